@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "generator/expr/ast.hpp"
+#include "generator/expr/names.hpp"
 #include "generator/expr/parser.hpp"
 #include "generator/expr/scope.hpp"
 #include "generator/expr/syntax.hpp"
@@ -45,6 +46,9 @@ class Checker {
   Error unknown(const Syntax& syntax, const Scope& scope) const;
   Result<Expr> check_call(const Syntax& syntax, const Scope& scope);
   Error wrong_count(const Syntax& syntax, const Scope& scope, std::size_t expected) const;
+  // check_reductions.cpp
+  Result<Expr> check_reduction(const ReductionName& reduction, const Syntax& syntax,
+                               const Scope& scope);
   // A named mask at work: its body with the arguments in place of the parameters.
   Result<Expr> expand(const Definition& definition, const Syntax& syntax, const Scope& scope);
   Result<Expr> check_look_up(const Syntax& syntax, const Scope& scope);
@@ -74,6 +78,7 @@ class Checker {
   Role role_;
   const SourceOrigin& origin_;
   std::unordered_map<Expr, Extent> extents_;
+  std::int64_t terms_ = 0;  // that reductions were written out to
 };
 
 }  // namespace attune::expr
