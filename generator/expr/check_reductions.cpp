@@ -1,5 +1,5 @@
-// any(i, n, x), all(...), sum(...) and dot(i, n, x, y): x, and y, for each i from 0 to n - 1. They are
-// written out when the text is read, so nothing behind the parser knows of them.
+// any(i, n, x), all(...), sum(...) and dot(i, n, x, y): x, and y, for each i from 0 to n - 1. They
+// are written out when the text is read, so nothing behind the parser knows of them.
 #include <fmt/format.h>
 
 #include <array>
@@ -24,9 +24,8 @@ std::span<const ReductionName> reduction_names() { return kReductions; }
 Result<Expr> Checker::check_reduction(const ReductionName& reduction, const Syntax& syntax,
                                       const Scope& scope) {
   const std::size_t expected = 2 + static_cast<std::size_t>(reduction.operands);
-  const std::string form =
-      fmt::format("`{}(i, n, {})`: i counts from 0 to n - 1", reduction.name,
-                  reduction.operands == 2 ? "x, y" : "x");
+  const std::string form = fmt::format("`{}(i, n, {})`: i counts from 0 to n - 1", reduction.name,
+                                       reduction.operands == 2 ? "x, y" : "x");
   if (syntax.children.size() != expected) {
     Error error = wrong_count(syntax, scope, expected);
     error.hint = form;
@@ -34,13 +33,14 @@ Result<Expr> Checker::check_reduction(const ReductionName& reduction, const Synt
   }
   const Syntax &counter = *syntax.children[0], &count_syntax = *syntax.children[1];
   if (counter.kind != SyntaxKind::kName)
-    return fail(counter.range, scope, "expr-needs-name", "a name for the counter belongs here", form);
+    return fail(counter.range, scope, "expr-needs-name", "a name for the counter belongs here",
+                form);
   ATT_CHECK(check_new_name(counter, scope));
   ATT_TRY(const Expr count, check(count_syntax, scope));
   if (count->op != Op::kInt || count->int_value < 1 || count->int_value > kMostTerms)
     return fail(count_syntax.range, scope, "expr-bad-count",
-                fmt::format("`{}` counts to a number from 1 to {} that the spec has", reduction.name,
-                            kMostTerms));
+                fmt::format("`{}` counts to a number from 1 to {} that the spec has",
+                            reduction.name, kMostTerms));
   const SourceSpan span = span_of(syntax.range, scope);
   Local local = {.name = counter.name, .value = {}, .outer = scope.locals};
   Scope inner = scope;
