@@ -68,8 +68,8 @@ class GpuLengthTuning : public testing::Test {
     }
     ASSERT_EQ(att_kernel_get(runtime_, spec_, &args.shape, &kernel_), ATT_OK) << att_last_error();
     EXPECT_STREQ(att_kernel_source(kernel_), "measured");
-    ASSERT_EQ(
-        att_runtime_tell_lengths(runtime_, kernel_, &args.shape, kKeys.data(), page_size), ATT_OK)
+    ASSERT_EQ(att_runtime_tell_lengths(runtime_, kernel_, &args.shape, kKeys.data(), page_size),
+              ATT_OK)
         << att_last_error();
     EXPECT_EQ(att_kernel_plan(kernel_), plan);
     const std::size_t bytes = att_kernel_workspace_bytes(kernel_, &args.shape) + 16;
