@@ -46,12 +46,13 @@ class Checker {
   Error unknown(const Syntax& syntax, const Scope& scope) const;
   Result<Expr> check_call(const Syntax& syntax, const Scope& scope);
   Error wrong_count(const Syntax& syntax, const Scope& scope, std::size_t expected) const;
-  // check_reductions.cpp
-  Result<Expr> check_reduction(const ReductionName& reduction, const Syntax& syntax,
-                               const Scope& scope);
   // A named mask at work: its body with the arguments in place of the parameters.
   Result<Expr> expand(const Definition& definition, const Syntax& syntax, const Scope& scope);
   Result<Expr> check_look_up(const Syntax& syntax, const Scope& scope);
+
+  // check_reductions.cpp
+  Result<Expr> check_reduction(const ReductionName& reduction, const Syntax& syntax,
+                               const Scope& scope);
 
   // check_operators.cpp
   static Expr to_float(const Expr& e);
