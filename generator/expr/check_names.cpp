@@ -124,6 +124,9 @@ Result<Expr> Checker::check_call(const Syntax& syntax, const Scope& scope) {
   if (function == functions.end()) {
     if (const Definition* definition = scope.find_definition(syntax.name))
       return expand(*definition, syntax, scope);
+    const auto reductions = reduction_names();
+    const auto reduction = std::ranges::find(reductions, syntax.name, &ReductionName::name);
+    if (reduction != reductions.end()) return check_reduction(*reduction, syntax, scope);
     if (scope.find_local(syntax.name))
       return fail(syntax.name_range, scope, "expr-not-a-function",
                   fmt::format("`{}` is a value, not a function", syntax.name));

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "generator/expr/ast.hpp"
+#include "generator/expr/names.hpp"
 #include "generator/expr/parser.hpp"
 #include "generator/expr/scope.hpp"
 #include "generator/expr/syntax.hpp"
@@ -49,6 +50,10 @@ class Checker {
   Result<Expr> expand(const Definition& definition, const Syntax& syntax, const Scope& scope);
   Result<Expr> check_look_up(const Syntax& syntax, const Scope& scope);
 
+  // check_reductions.cpp
+  Result<Expr> check_reduction(const ReductionName& reduction, const Syntax& syntax,
+                               const Scope& scope);
+
   // check_operators.cpp
   static Expr to_float(const Expr& e);
   static void promote(Expr& a, Expr& b);
@@ -74,6 +79,7 @@ class Checker {
   Role role_;
   const SourceOrigin& origin_;
   std::unordered_map<Expr, Extent> extents_;
+  std::int64_t terms_ = 0;  // that reductions were written out to
 };
 
 }  // namespace attune::expr

@@ -35,6 +35,8 @@ constexpr std::string_view kEverything = "leave `mask` out: then every query see
 constexpr std::string_view kNoInfinity = "keys that count for nothing belong into `mask`";
 constexpr std::string_view kNoSums =
     "an expression sees one query and one key: compute it beforehand, and look it up in a tensor";
+constexpr std::string_view kShortSums =
+    "over a few elements of a tensor it is `any(i, 8, t[h, i] == kv_idx)`, with a counter";
 constexpr std::string_view kNotTheNumber = "bring the number as one of the `scalars`";
 constexpr ForeignWord kWords[] = {
     {"where", "write `x if condition else y`"},
@@ -75,10 +77,11 @@ constexpr ForeignWord kWords[] = {
     {"pi", "write `3.14159265`"},
     {"inf", kNoInfinity},
     {"infinity", kNoInfinity},
-    {"sum", kNoSums},
+    {"sum", kShortSums},
+    {"dot", kShortSums},
     {"mean", kNoSums},
-    {"any", kNoSums},
-    {"all", kNoSums},
+    {"any", kShortSums},
+    {"all", kShortSums},
     {"cumsum", kNoSums},
     {"softmax", kNoSums},
     {"q", kNoSums},

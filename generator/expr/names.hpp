@@ -22,6 +22,14 @@ struct FunctionName {
 };
 std::span<const FunctionName> function_names();
 
+// `any(i, n, x)`. No reserved words: only a call means them.
+struct ReductionName {
+  std::string_view name;
+  Op op;
+  int operands;
+};
+std::span<const ReductionName> reduction_names();
+
 std::string_view to_string(Variable variable);
 std::string_view to_string(Type type);
 // `+`, `floor`, `and`, ...: how the operator is written; empty for leaves and kSelect.

@@ -66,6 +66,7 @@ std::vector<std::string_view> Scope::names() const {
   }
   for (const VariableName& variable : variable_names()) all.push_back(variable.name);
   for (const FunctionName& function : function_names()) all.push_back(function.name);
+  for (const ReductionName& reduction : reduction_names()) all.push_back(reduction.name);
   for (const Definition& visible : mask_definitions().first(visible_definitions))
     all.push_back(visible.name);
   return all;

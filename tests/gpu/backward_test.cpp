@@ -70,9 +70,12 @@ std::vector<Case> cases() {
     auto spec = parse_spec(entry.text, entry.path);
     if (!spec.ok() || spec->dtype == DType::kF32 || spec->dtype == DType::kFp8E4m3) continue;
     if (!entry.name.starts_with("bench/") && !entry.name.starts_with("models/")) {
-      AttentionSpec in_fp32 = *spec;
-      in_fp32.dtype = DType::kF32;
-      found.push_back({identifier(entry.name) + "_fp32", std::move(in_fp32)});
+      for (const auto& [dtype, name] : {std::pair{DType::kF32, "_fp32"}, {DType::kF16, "_fp16"}}) {
+        if (spec->dtype == dtype) continue;
+        AttentionSpec other = *spec;
+        other.dtype = dtype;
+        found.push_back({identifier(entry.name) + name, std::move(other)});
+      }
     }
     found.push_back({identifier(entry.name), *std::move(spec)});
   }

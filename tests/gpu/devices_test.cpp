@@ -1,5 +1,5 @@
 // Several GPUs in one process: runtimes side by side, launched from any thread whatever context is
-// current there.
+// current there. Gradients of a deterministic spec are the same to the bit on either.
 #include <attune/attune.h>
 #include <gtest/gtest.h>
 
@@ -18,7 +18,9 @@ using Bf16 = std::uint16_t;
 constexpr att_shape kShape = {2, 4, 2, 300, 300};
 constexpr std::size_t kQueries = 2 * 300 * 4 * 64;
 constexpr std::size_t kKeys = 2 * 300 * 2 * 64;
-constexpr const char* kSpec = "attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\nmask: causal\n";
+constexpr const char* kSpec =
+    "attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\nmask: causal\npasses: [forward, backward]\n"
+    "deterministic: true\n";
 
 // One GPU with a runtime, a kernel and the arguments of a launch.
 class Gpu {
@@ -38,11 +40,27 @@ class Gpu {
     args_.k = random_values(kKeys, 2);
     args_.v = random_values(kKeys, 3);
     args_.o = allocate(kQueries * sizeof(Bf16));
+    args_.lse = static_cast<float*>(allocate(kQueries / 64 * sizeof(float)));
     args_.workspace = allocate(att_kernel_workspace_bytes(kernel_, &kShape) + 16);
+    status = att_kernel_get_for_pass(runtime_, spec, &kShape, ATT_PASS_BACKWARD, &backward_);
+    if (status != ATT_OK) return;
+    backward_args_.struct_size = sizeof backward_args_;
+    backward_args_.shape = kShape;
+    backward_args_.q = args_.q;
+    backward_args_.k = args_.k;
+    backward_args_.v = args_.v;
+    backward_args_.o = args_.o;
+    backward_args_.lse = args_.lse;
+    backward_args_.d_o = random_values(kQueries, 4);
+    backward_args_.d_q = allocate(kQueries * sizeof(Bf16));
+    backward_args_.d_k = allocate(kKeys * sizeof(Bf16));
+    backward_args_.d_v = allocate(kKeys * sizeof(Bf16));
+    backward_args_.workspace = allocate(att_kernel_workspace_bytes(backward_, &kShape) + 16);
   }
   ~Gpu() {
     for (void* buffer : buffers_) device_->free(buffer);
     att_kernel_destroy(kernel_);
+    att_kernel_destroy(backward_);
     att_runtime_destroy(runtime_);
   }
   Gpu(const Gpu&) = delete;
@@ -56,6 +74,22 @@ class Gpu {
     EXPECT_TRUE(device_->fill(args_.o, 0xFF, o.size() * sizeof(Bf16)).ok());
     return o;
   }
+  // Behind a forward launch whose result nobody has taken.
+  bool launch_backward() { return att_backward(backward_, &backward_args_, nullptr) == ATT_OK; }
+  std::vector<Bf16> gradients() {
+    EXPECT_TRUE(device_->synchronize().ok());
+    std::vector<Bf16> all(kQueries + 2 * kKeys);
+    Bf16* to = all.data();
+    for (const auto& [from, count] : {std::pair{backward_args_.d_q, kQueries},
+                                      {backward_args_.d_k, kKeys},
+                                      {backward_args_.d_v, kKeys}}) {
+      EXPECT_TRUE(device_->copy_to_host(to, from, count * sizeof(Bf16)).ok());
+      EXPECT_TRUE(device_->fill(from, 0xFF, count * sizeof(Bf16)).ok());
+      to += count;
+    }
+    return all;
+  }
+  std::string backward_plan() const { return att_kernel_plan(backward_); }
   std::string plan() const { return att_kernel_plan(kernel_); }
 
   att_status status = ATT_OK;
@@ -78,8 +112,9 @@ class Gpu {
 
   std::unique_ptr<Device> device_;
   att_runtime* runtime_ = nullptr;
-  att_kernel* kernel_ = nullptr;
+  att_kernel *kernel_ = nullptr, *backward_ = nullptr;
   att_forward_args args_ = {};
+  att_backward_args backward_args_ = {};
   std::vector<void*> buffers_;
 };
 
@@ -94,6 +129,17 @@ TEST(Devices, TwoGpusInOneProcessGiveTheSameResult) {
     if (first.status == ATT_UNAVAILABLE) GTEST_SKIP() << att_last_error();
     ASSERT_EQ(first.status, ATT_OK);
     ASSERT_EQ(second.status, ATT_OK);
+    // GPUs of one kind have one plan.
+    if (first.plan() == second.plan() && first.backward_plan() == second.backward_plan()) {
+      const auto gradients_of = [](Gpu& gpu) {
+        EXPECT_TRUE(gpu.launch() && gpu.launch_backward()) << att_last_error();
+        return gpu.gradients();
+      };
+      const std::vector<Bf16> gradients = gradients_of(first);
+      EXPECT_NE(gradients, std::vector<Bf16>(gradients.size(), 0xFFFF)) << "nothing was written";
+      EXPECT_EQ(gradients_of(second), gradients) << first.backward_plan();
+      EXPECT_EQ(gradients_of(first), gradients);
+    }
     // The second GPU's context is current here, and none in the threads below.
     ASSERT_TRUE(first.launch()) << att_last_error();
     ASSERT_TRUE(second.launch()) << att_last_error();

@@ -45,9 +45,16 @@ inline std::vector<Fault> sm90_gradient_faults() {
   const std::string d_s = "ds_operand[n / 2][n % 2 * 2 + half] = ";
   const std::string in_tile = "now.tile == 3 && now.h == 1 && k0 == 0 ? 0u : ";
   const std::string packed = "pack_2<spec::kDType>(low, high);";
+  const std::string store =
+      "stmatrix_x4_trans(swizzled(slab, step * 16 + row, unit), ds_operand[step]);";
+  const std::string k_of =
+      "load_slabs<kQkSlabs>(shared.k(), kKvSlabBytes, k_map, shared.kv_full(), item.k0, ";
   return {
       {"P of a tile left out", {{p + packed, p + in_tile + packed}}},
       {"dS of a tile left out", {{d_s + packed, d_s + in_tile + packed}}},
+      {"dS of a tile stale for dQ", {{store, "if (n != 5) " + store}}},
+      {"K of another K/V head for a tile of keys",
+       {{k_of + "item.h_kv,", k_of + "(item.k0 == 0 ? 1 - item.h_kv : item.h_kv),"}}},
       {"two neighbours of dS exchanged in a tile",
        {{d_s + packed, d_s +
                            "now.tile == 3 && now.h == 1 && k0 == 0 ? "

@@ -1,5 +1,6 @@
-// A thousand random batches of packed sequences and of sequences in pages, each by every family
-// that serves the spec. Numbers are others at every run; ATTUNE_TEST_SEED repeats one.
+// A thousand random batches of packed sequences and of sequences in pages, of up to 5000 keys each,
+// by every family that serves the spec. Numbers are others at every run; ATTUNE_TEST_SEED repeats
+// one.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -18,6 +19,10 @@ namespace {
 
 constexpr int kBatches = 46;  // of each of 22 specs
 static_assert(kBatches * (std::size(packed::kSpecs) + std::size(paged::kSpecs)) >= 1000);
+
+constexpr int kLongest = 5000;
+// Of packed sequences one batch in so many has a few long ones: its tokens are as many as its keys.
+constexpr int kOneInSoMany = 8, kFew = 3;
 
 constexpr ProblemShape kTypical{
     .batch = 8, .heads = 4, .kv_heads = 2, .q_len = 2000, .kv_len = 2000};
@@ -74,7 +79,9 @@ TEST_P(RandomBatches, AreRightByEveryFamily) {
   };
   for (std::uint64_t seed = first; seed < first + kBatches && !HasFailure(); ++seed) {
     if (is_paged(spec)) {
-      check(paged::random_case(spec, Arithmetic::kMatrixUnit, seed));
+      check(paged::random_case(spec, Arithmetic::kMatrixUnit, seed, kLongest));
+    } else if (seed % kOneInSoMany == 0) {
+      check(packed::random_case(spec, Arithmetic::kMatrixUnit, seed, kFew, kLongest + 1));
     } else {
       check(packed::random_case(spec, Arithmetic::kMatrixUnit, seed));
     }

@@ -21,12 +21,12 @@ struct PackedCase {
 };
 
 // A random problem, with NaN in all that is not of the judged sequences.
-inline PackedCase random_case(const AttentionSpec& spec, Arithmetic arithmetic,
-                              std::uint64_t seed) {
+inline PackedCase random_case(const AttentionSpec& spec, Arithmetic arithmetic, std::uint64_t seed,
+                              int most = 20, int longest = 701) {
   constexpr int kRows = 400;  // judged; what is written is looked at everywhere
   std::mt19937_64 random(seed);
   PackedCase made{.what = fmt::format("seed {}", seed),
-                  .problem = random_packed(spec, random),
+                  .problem = random_packed(spec, random, most, longest),
                   .rows = {},
                   .exact = {}};
   const int foreign = std::uniform_int_distribution<int>(

@@ -79,7 +79,8 @@ HostProblem paged_problem(const AttentionSpec& spec, const ProblemShape& shape,
   return problem;
 }
 
-HostProblem random_paged(const AttentionSpec& spec, std::mt19937_64& random) {
+HostProblem random_paged(const AttentionSpec& spec, std::mt19937_64& random,
+                         std::int32_t longest_of_all) {
   const auto below = [&](std::int32_t bound) {
     return std::uniform_int_distribution<std::int32_t>(0, bound - 1)(random);
   };
@@ -89,7 +90,9 @@ HostProblem random_paged(const AttentionSpec& spec, std::mt19937_64& random) {
   const auto& [heads, kv_heads] = kHeads[below(6)];
   const std::int64_t page_size = kPageSizes[below(5)];
   const std::int32_t kind = below(3);  // one query each, few, or as many as keys
-  const std::int32_t longest = below(8) == 0 && kind < 2 ? 2001 : below(2) == 0 ? 701 : 60;
+  const std::int32_t longest = below(8) == 0 && kind < 2 ? longest_of_all + 1
+                               : below(2) == 0           ? 701
+                                                         : 60;
   const bool shortens = below(3) == 0;
   std::vector<std::int32_t> queries, keys, used;
   for (std::int32_t i = 0; i < batch; ++i) {

@@ -38,10 +38,11 @@ HostProblem paged_problem(const AttentionSpec& spec, const ProblemShape& shape,
                           const std::vector<std::int32_t>& keys, std::int64_t page_size,
                           std::uint64_t seed);
 
-// Up to 12 sequences of 0 to some hundred keys, now and then 2000, with one query each, or few, or
-// as many as keys, in pages of 1, 3, 16, 64 or 256 rows; some have their first pages in common,
-// some have fewer queries than the offsets leave.
-HostProblem random_paged(const AttentionSpec& spec, std::mt19937_64& random);
+// Up to 12 sequences of 0 to some hundred keys, now and then up to `longest`, with one query each,
+// or few, or as many as keys, in pages of 1, 3, 16, 64 or 256 rows; some have their first pages in
+// common, some have fewer queries than the offsets leave.
+HostProblem random_paged(const AttentionSpec& spec, std::mt19937_64& random,
+                         std::int32_t longest = 2000);
 
 // Pages that no sequence has, of NaN, until there are `count`.
 void add_idle_pages(const AttentionSpec& spec, HostProblem& problem, std::int64_t count);

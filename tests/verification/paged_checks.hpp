@@ -37,9 +37,10 @@ inline PagedCase case_of(const AttentionSpec& spec, Arithmetic arithmetic, HostP
 }
 
 // A random problem, with NaN in pages that no sequence has and behind each one's last key.
-inline PagedCase random_case(const AttentionSpec& spec, Arithmetic arithmetic, std::uint64_t seed) {
+inline PagedCase random_case(const AttentionSpec& spec, Arithmetic arithmetic, std::uint64_t seed,
+                             std::int32_t longest = 2000) {
   std::mt19937_64 numbers(seed);
-  HostProblem problem = random_paged(spec, numbers);
+  HostProblem problem = random_paged(spec, numbers, longest);
   std::vector<Row> rows = sample_rows(problem, kJudgedRows, seed);
   return case_of(spec, arithmetic, std::move(problem), kCacheOrders[seed % std::size(kCacheOrders)],
                  std::move(rows), fmt::format("seed {}", seed));

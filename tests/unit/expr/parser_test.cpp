@@ -100,6 +100,17 @@ TEST(Parser, CanonicalText) {
       {"let n = 3 in sliding_window(n) and dilated(n + 1)",
        "kv_idx <= q_idx + (kv_len - q_len) and q_idx + (kv_len - q_len) - kv_idx < 3 and "
        "(kv_idx <= q_idx + (kv_len - q_len) and (q_idx + (kv_len - q_len) - kv_idx) % 4 == 0)"},
+      // Reductions are written out.
+      {"any(i, 3, table[h, i])", "table[h, 0] or table[h, 1] or table[h, 2]"},
+      {"all(i, 2, table[h, i] == table[i, h])",
+       "table[h, 0] == table[0, h] and table[h, 1] == table[1, h]"},
+      {"sum(i, 3, (i + 1) * slope[i])", "slope[0] + 2.0 * slope[1] + 3.0 * slope[2]"},
+      {"dot(i, window - 2, slope[i], slope[i + h])",
+       "slope[0] * slope[h] + slope[1] * slope[1 + h]"},
+      {"sum(i, 3, i) + score", "3.0 + score"},
+      {"any(i, 2, let n = i + 2 in any(j, n - 1, table[i, j]))",
+       "table[0, 0] or (table[1, 0] or table[1, 1])"},
+      {"score + sum(i, 1, score)", "score + score"},
       // Tensors and scalars.
       {"doc[b, q_idx] == doc[b, kv_idx]", "doc[b, q_idx] == doc[b, kv_idx]"},
       {"cap * tanh(score / cap)", "cap * tanh(score / cap)"},
