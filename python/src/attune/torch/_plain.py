@@ -120,7 +120,7 @@ def attention(
             lengths = dense_sizes(words["layout"] or "bshd", q, k)
             _advice.warn_of_short((words["mask"], words["score"], words["sink"]), sizes, lengths.q_len, lengths.kv_len)
         check_tensors(variant, tensors, records)
-        known = variant, variant.forward_plan(q, k, v)
+        known = variant, variant.forward_plan(q, k, v, tuple(tensors.values()))
         _calls.put(call, known)
     variant, plan = known
     if family is not None and left:

@@ -335,9 +335,9 @@ def _launch(
     value: torch.Tensor,
     dropout: float,
 ) -> tuple[ForwardPlan, Launch]:
-    plan = variant.forward_plan(query, key, value)
     named, numbers = captured.tensors(), captured.numbers()
     tensors = [named[tensor.name] for tensor in variant.spec.tensors]
+    plan = variant.forward_plan(query, key, value, tensors)
     scalars = tuple(numbers[variant.spec.scalars[slot].name] for slot, _ in variant.scalar_slots)
     launch = Launch(tensors, variant.auxiliaries(tensors, query.device), scalars)
     if dropout:
