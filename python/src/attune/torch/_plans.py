@@ -101,6 +101,8 @@ class Variant:
                 if tensor.dim():
                     name = self.spec.tensors[slot].name
                     raise BadInputError(f"`{name}` is on {tensor.device}, and the operands on {device}")
+                if tensor.is_cpu:  # by a kernel that fills: a copy waits for all that the device has yet to do
+                    tensor = torch.full((), tensor.item(), dtype=dtype, device=device)
                 tensor = tensor.to(device)
             found.append(tensor)
         return found

@@ -288,10 +288,11 @@ def _run_seen(
     opened, numbers = seen.open(*functions)
     with watched(seen.fingerprint.sees_modules) as called:
         try:
-            text, captured = spec_text(query, key, value, opened[0], _both(*opened[1:]), scale, dropout, sink, precision)
+            both = _both(*opened[1:])
+            text, captured = spec_text(query, key, value, opened[0], both, scale, dropout, sink, precision, numbers)
             variant = variant_of(text)
         except (Untranslatable, BadInputError):
-            if opened is functions:
+            if opened is functions and not numbers.of_tensors:
                 raise
             # With constants it may do: scalars are few, and what takes a number may not take one without a value.
             numbers.decide_all()
