@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.autograd import forward_ad
@@ -135,7 +135,7 @@ def flex_attention(
         _check_functions(score_mod, block_mask, mask_mod)
     _check(query, key, value, block_mask, enable_gqa)
     if isinstance(scale, torch.Tensor) and scale.requires_grad and torch.is_grad_enabled():
-        raise BadInputError("`scale` requires a gradient, and has none", "multiply by it in score_mod, which gives one")
+        _refuse_scale()
     _dropout.check(dropout)
     if sink is not None and tuple(sink.shape) != (query.shape[1],):
         raise ValueError(f"Expect a sink of {query.shape[1]} heads, but got one of shape {tuple(sink.shape)}.")
@@ -183,6 +183,12 @@ def flex_attention(
     if return_aux is not None:
         return out, torch_flex.AuxOutput(lse=lse if wants_lse else None, max_scores=None)
     return (out, lse) if return_lse else out
+
+
+@torch.compiler.assume_constant_result
+def _refuse_scale() -> NoReturn:
+    """By a call of its own: where Dynamo traces a `raise` it says nothing of the message."""
+    raise BadInputError("`scale` requires a gradient, and has none", "multiply by it in score_mod, which gives one")
 
 
 def _meet(score_mod: Any, block_mask: torch_flex.BlockMask | None, mask_mod: MaskMod | None) -> Seen | None:
