@@ -28,6 +28,7 @@ def is_plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> boo
         type(query) in _OWN_TYPES
         and type(key) in _OWN_TYPES
         and type(value) in _OWN_TYPES
+        and not query.is_meta
         and not _dispatch_modes()
         and transforms() is None
         and forward_ad._current_level < 0

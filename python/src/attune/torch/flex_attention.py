@@ -419,7 +419,7 @@ def _check(
             f"Expect query and key/value to have the same number of heads but got Hq={heads} and Hkv={kv_heads}. "
             "Try setting enable_gqa=True for GQA."
         )
-    if heads % kv_heads:
+    if kv_heads == 0 or heads % kv_heads:
         raise ValueError(f"Expect Hq to be a multiple of Hkv, but got Hq={heads} and Hkv={kv_heads}.")
     if key.shape[0] not in (1, query.shape[0]):
         raise ValueError(f"Expect one batch, or 1 of key/value, but got Bq={query.shape[0]} and Bkv={key.shape[0]}.")
