@@ -325,6 +325,30 @@ def test_the_operators_stand_in_an_exported_program():
     torch.testing.assert_close(program.module()(*given), layer(*given))
 
 
+@pytest.mark.parametrize("strict", [False, True])
+def test_lengths_of_an_exported_program_are_open(strict):
+    class Layer(torch.nn.Module):
+        def forward(self, q, k, v, doc):
+            return attune.attention(q, k, v, mask="causal and document(doc)", layout="bhsd", tensors={"doc": doc})
+
+    def given(batch, length):
+        doc = (torch.arange(length, dtype=torch.int32) // 10).expand(batch, length).contiguous()
+        return *(torch.randn(batch, HEADS, length, DIM) for _ in "qkv"), doc
+
+    batch, length = torch.export.Dim("batch", min=1, max=64), torch.export.Dim("length", min=2, max=512)
+    operand = {0: batch, 2: length}
+    sizes = operand, operand, operand, {0: batch, 1: length}
+    program = torch.export.export(Layer(), given(3, 48), dynamic_shapes=sizes, strict=strict)
+    for each in (given(1, 30), given(5, 77)):
+        torch.testing.assert_close(program.module()(*each), Layer()(*each))
+
+
+def test_tensors_without_memory():
+    q, k, v = (x.to("meta") for x in operands(requires_grad=False))
+    for out in (flex_attention(q, k, v, mask_mod=lambda b, h, i, j: i >= j), attune.attention(q, k, v, layout="bhsd")):
+        assert out.is_meta and out.shape == q.shape
+
+
 def test_kernels_are_looked_for_when_a_graph_is_made():
     q, k, v = (torch.randn(BATCH, HEADS, LENGTH, 12) for _ in range(3))
     run, _ = compiled(lambda *x: flex_attention(*x, strict=True))

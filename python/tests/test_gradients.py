@@ -253,3 +253,19 @@ def test_the_backward_kernel_is_built_beside_the_forward_one(monkeypatch):
         if thread.name == "attune-backward":
             thread.join()
     assert built_by.count("attune-backward") == 1
+
+
+def test_no_backward_kernel_is_built_where_nothing_learns(monkeypatch):
+    """A spec that declares a gradient is used for inference, too, and not always under no_grad()."""
+    built = []
+    monkeypatch.setattr(_plans, "backward_kernel", lambda *given: built.append(given))
+    of_spec = {"score": "score + 3 * bias[h]", "tensors": {"bias": "float32[heads] grad"}, "head_dim": DIM, "dtype": "fp32"}
+    q, k, v = (torch.randn(1, 40, 2, DIM) for _ in range(3))
+    given = {"tensors": {"bias": torch.rand(2)}}
+    attune.attention(q, k, v, spec=attune.Spec(**of_spec), **given)
+    packed = {"spec": attune.Spec(**of_spec, layout="thd"), "cu_q": torch.tensor([0, 30, 40], dtype=torch.int32)}
+    attune.attention(q[0], k[0], v[0], **packed, **given)
+    for thread in threading.enumerate():
+        if thread.name == "attune-backward":
+            thread.join()
+    assert not built

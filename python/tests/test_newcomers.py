@@ -316,3 +316,14 @@ def test_functions_in_each_others_places_are_told(qkv):
         attune_torch.flex_attention(*given, mask_mod=score_mod)
     out = attune_torch.flex_attention(*given, lambda *args: score_mod(*args), mask_mod=lambda *args: mask_mod(*args), strict=True)
     torch.testing.assert_close(out, attune_torch.flex_attention(*given, score_mod, mask_mod=mask_mod, strict=True))
+
+
+def test_tensors_that_no_kernel_takes_are_told(qkv):
+    flex, words = attune_torch.flex_attention, attune.attention
+    sparse = [x.to_sparse() for x in qkv]
+    for call in (flex, words):
+        with pytest.raises(Exception, match=r"layout torch\.sparse_coo"):
+            call(*sparse, **({"strict": True} if call is flex else {}))
+    none = torch.randn(BATCH, 0, LENGTH, DIM)
+    with pytest.raises(ValueError, match="Hq=0"):
+        flex(none, none, none)

@@ -10,6 +10,7 @@ pytest.importorskip("numpy")
 from programs import DEVICE, program  # noqa: E402
 
 from attune.torch._fingerprint import Fingerprint  # noqa: E402
+from attune.torch._numbers import Captured  # noqa: E402
 from attune.torch._operator_call import spec_text  # noqa: E402
 
 _MOST = 6  # changes of a program
@@ -65,14 +66,15 @@ def places(value, seen, depth=0):
 
 def meaning(each, functions):
     """What it is recalled by, and what it is translated to; a text for what cannot be, None for what is not remembered:
-    on a GPU a number of the CPU's is a constant of the kernel."""
+    on a GPU a number of the CPU's that no launch can bring is a constant of the kernel."""
     score_mod, mask_mod, _ = functions
     q = torch.zeros(each.batch, each.heads, each.q_len, 16, device=DEVICE)
     k = torch.zeros(each.batch, each.kv_heads, each.kv_len, 16, device=DEVICE)
     found = Fingerprint((score_mod, mask_mod))
     numbers = tuple([(type(x), x) for x in found.numbers])
+    captured_numbers = Captured(found.numbers, of_tensors=found.of_tensors)
     try:
-        text, captured = spec_text(q, k, k, score_mod, mask_mod, None)
+        text, captured = spec_text(q, k, k, score_mod, mask_mod, None, numbers=captured_numbers)
     except Exception as problem:  # a program of another number may be none
         return found, (found.key, numbers), repr(type(problem))
     if captured.reads_values:
@@ -100,4 +102,4 @@ def test_what_is_changed_is_seen():
                 assert not (was.is_bound and was.is_current()), (each.text, value)
             put(value)
             assert meaning(each, functions)[1] == key, (each.text, value)
-    assert changed > 100 and seen > 40, (changed, seen)
+    assert changed > 100 and seen > 30, (changed, seen)

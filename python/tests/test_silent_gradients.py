@@ -6,6 +6,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 numpy = pytest.importorskip("numpy")
 
 from devices import DEVICE, on_device  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
 
 import attune  # noqa: E402
 from attune.torch import flex_attention  # noqa: E402
@@ -138,6 +139,29 @@ def test_a_scale_that_learns():
     wanted = torch.tensor(0.3, requires_grad=True)
     ((q @ k.transpose(-1, -2) * wanted).softmax(-1) @ v).square().sum().backward()
     torch.testing.assert_close(scale.grad, wanted.grad)
+
+
+def test_a_scale_that_learns_in_compiled_code():
+    torch.compiler.reset()
+    q, k, v = (x.transpose(1, 2) for x in dense())
+    scale = torch.nn.Parameter(torch.tensor(0.3))
+    compiled = torch.compile(lambda: flex_attention(q, k, v, scale=scale, strict=True), backend="aot_eager")
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(), flex_attention(q, k, v, scale=0.3))
+    with pytest.raises(Exception, match="`scale` requires a gradient"):
+        compiled()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_compiled_code_in_a_level_of_forward_mode(backend):
+    torch.compiler.reset()
+    q, k, v = (x.transpose(1, 2) for x in dense())
+    compiled = torch.compile(lambda q: flex_attention(q, k, v, mask_mod=lambda b, h, i, j: i >= j, strict=True), backend=backend)
+    wanted = compiled(q)
+    with forward_ad.dual_level():
+        assert torch.equal(compiled(q), wanted)
+        with pytest.raises(NotImplementedError, match="no forward-mode derivative"):
+            compiled(forward_ad.make_dual(q, q))
 
 
 def test_an_infinite_number_that_learns():

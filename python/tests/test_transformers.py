@@ -14,6 +14,7 @@ from transformers import (  # noqa: E402
     AutoModelForCausalLM,
     BartConfig,
     BertConfig,
+    BloomConfig,
     Gemma2Config,
     GptOssConfig,
     LlamaConfig,
@@ -304,3 +305,11 @@ def test_pages_are_refused():
     q = torch.randn(1, 2, 4, 16)
     with pytest.raises(UnsupportedError, match="pages"):
         plug.attention(torch.nn.Module(), q, q, q, None, cache=object())
+
+
+def test_a_model_that_asks_no_implementation_is_told():
+    model = AutoModelForCausalLM.from_config(
+        BloomConfig(vocab_size=VOCABULARY, hidden_size=64, n_layer=1, n_head=4), attn_implementation="attune"
+    )
+    with pytest.raises(UnsupportedError, match="adds its mask to scores by itself"):
+        model(tokens())

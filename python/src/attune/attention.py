@@ -50,6 +50,8 @@ def attention(
 ) -> Any:
     """O = dropout(softmax(score(scale * Q K^T), masked by mask)) V.
 
+        o = attune.attention(q, k, v, mask="causal and document(doc)", tensors={"doc": doc})
+
     The variant is a `spec`, or words: `mask`, `score` and the rest, as attune.Spec has them. The first call of a
     variant compiles a kernel (well under a second, remembered in the user's cache file); later ones launch it.
 
@@ -63,6 +65,9 @@ def attention(
             fp8, float8_e4m3fn or uint8 that holds its bytes, with k_scales and v_scales; head_dim in steps of 16.
         v: as k; its head_dim, which is O's, may be another. None with v_in_k.
         spec: a Spec, or a YAML file's path, or a name of the library of specs.
+        mask: where a key is live, such as "causal and document(doc)". docs/language.md has names and operators.
+        score: what the softmax takes in place of the scaled product, which it calls `score`: "50 * tanh(score / 50)".
+        sink: a logit a head that joins the softmax's denominator and no more, such as "sinks[h]".
         tensors: the auxiliary tensors that the expressions look up, by name: int32, float32 or bool, on q's device.
         dims: with words: what the tensors' dims are called, such as {"doc": "batch, kv_len"}. Left out, they are
             told by their sizes.

@@ -196,6 +196,7 @@ class Spec:
 
     @property
     def name(self) -> str:
+        """What messages call it; equal specs may have several."""
         return self._info.name.decode()
 
     @property
@@ -262,18 +263,22 @@ class Spec:
 
     @property
     def passes(self) -> tuple[str, ...]:
+        """ "forward", "backward" or both: what is tuned."""
         return tuple(each.name.lower() for each in Pass if self._info.passes >> each & 1)
 
     @property
     def has_mask(self) -> bool:
+        """Whether any key may be left out."""
         return bool(self._info.has_mask)
 
     @property
     def has_score(self) -> bool:
+        """Whether the scaled product is bent."""
         return bool(self._info.has_score)
 
     @property
     def has_sink(self) -> bool:
+        """Whether a logit joins the softmax' denominator."""
         return bool(self._info.has_sink)
 
     @property

@@ -90,7 +90,7 @@ class CachePlan:
         if self.has_work:
             self.pool.append(self._arguments(launch))
             if spec.layout_id == Layout.THD:
-                build_backward_ahead(spec, self.shape, self.device, arrays[:3])
+                build_backward_ahead(spec, self.shape, self.device, (*arrays[:3], *tensors))
             self.kernel = default_runtime(q.device).kernel(spec, self.shape)
             self.workspace_bytes, self.handle = self.kernel.workspace_bytes, self.kernel.handle
             self.keeps_workspace = self.is_on_cpu and self.workspace_bytes <= KEPT_WORKSPACE_BYTES

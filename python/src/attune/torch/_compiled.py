@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -118,7 +119,12 @@ def _hint(size: Any) -> int:
 
 
 def _check_kernels(
-    text: str, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, seed: torch.Tensor | None
+    text: str,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    tensors: Iterable[torch.Tensor],
+    seed: torch.Tensor | None,
 ) -> None:
     """Raises UnsupportedError where the device has no kernel, before the graph is one with it."""
     variant = variant_of(text)
@@ -134,9 +140,10 @@ def _check_kernels(
     if not (shape.batch and shape.q_len and shape.kv_len):
         return
     device = device_name(query.device)
-    build_backward_ahead(spec, shape, query.device, (query, key, value))
+    given = query, key, value, *tensors
+    build_backward_ahead(spec, shape, query.device, given)
     default_runtime(device).kernel(spec, shape, Pass.FORWARD)
-    if torch.is_grad_enabled() and (variant.learned or any([x.requires_grad for x in (query, key, value)])):
+    if torch.is_grad_enabled() and any([x.requires_grad for x in given]):
         backward_kernel(spec, shape, device)
 
 
@@ -156,7 +163,7 @@ def _attend(
     if query.shape[0] != key.shape[0]:
         key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
     text, captured = spec_text(query, key, value, score_mod, mask_mod, scale, dropout, sink, precision)
-    _check_kernels(text, query, key, value, seed)
+    _check_kernels(text, query, key, value, captured.tensors().values(), seed)
     return call_operator(query, key, value, text, captured, seed)
 
 

@@ -24,7 +24,7 @@ class Fingerprint:
 
     Attributes:
         key: hashable; equal for functions that mean the same but for the tensors that they see.
-        kept, tensors, numbers, places, whole, sees_modules, opened: the Walk's.
+        kept, tensors, numbers, places, of_tensors, whole, sees_modules, opened: the Walk's.
         is_bound: whether `is_current` can tell: every value stands in a cell or under a global name, and cannot change
             where it stands.
     """
@@ -34,6 +34,7 @@ class Fingerprint:
         walk = _walked(tuple(functions))
         self.key = tuple(walk.parts)
         self.kept, self.tensors, self.numbers, self.places = walk.kept, walk.tensors, walk.numbers, walk.places
+        self.of_tensors = walk.of_tensors
         self.whole, self.sees_modules = walk.whole, walk.sees_modules
         self.opened, self.is_bound = walk.opened, walk.is_bound
         self._cells, self._globals, self._functions = walk.cells, walk.globals, walk.functions
@@ -82,7 +83,7 @@ def _walked(functions: tuple[Any, ...]) -> Walk:
             names, is_hint = frozenset() if is_hint else frozenset(walk.met), False
             continue
         walk.refuse_hidden()
-        if walk.numbers and (walk.is_reached_twice or walk.tells_numbers_apart()):
+        if walk.places and (walk.is_reached_twice or walk.tells_numbers_apart()):
             opens, names, is_hint = False, names if walk.asks else frozenset(), False
             continue
         if walk.asks:

@@ -59,7 +59,7 @@ def attend(
     """
     refuse_tangents(q, k, v, *launch.tensors)
     if isinstance(launch.seed, torch.Tensor):
-        plan = variant.for_seed(launch.seed).forward_plan(q, k, v)
+        plan = variant.for_seed(launch.seed).forward_plan(q, k, v, launch.tensors)
     if torch.is_grad_enabled():
         learned = [launch.tensors[slot] for slot in variant.learned] if variant.learned else []
         if q.requires_grad or k.requires_grad or v.requires_grad or any(each.requires_grad for each in learned):

@@ -75,7 +75,11 @@ def dense_like(tensor: torch.Tensor, width: Any) -> tuple[list[Any], list[Any]]:
 
 
 def view_of(tensor: torch.Tensor) -> View:
-    """Where it lies, but for the address."""
+    """Where it lies, but for the address.
+
+    Raises BadInputError of a tensor that does not lie by strides."""
+    if tensor.layout is not torch.strided:
+        raise BadInputError(f"a tensor is of layout {tensor.layout}", "attention takes dense ones: x.to_dense()")
     dtype = str(tensor.dtype).removeprefix("torch.")
     return View(0, tuple(tensor.shape), tensor.stride(), dtype, device_name(tensor.device), None)
 

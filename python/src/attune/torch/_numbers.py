@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 _INT32 = range(-(2**31), 2**31)
@@ -22,6 +22,8 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
         *("neg", "pos", "abs", "invert"),
     )
 }
+
+_NONE: Mapping[int, int] = {}
 
 # How a value follows from the captured numbers: ("captured", place), ("constant", value), or an operation of such.
 Recipe = tuple[Any, ...]
@@ -59,10 +61,13 @@ class Captured:
         values: by place.
         varied: places of those known to have had several values.
         decided: places of those which the translation is of, and of no other value.
+        of_tensors: places of those that are tensors without dims, by the tensors' addresses.
     """
 
-    def __init__(self, values: Sequence[float], varied: frozenset[int]) -> None:
-        self.values, self.varied = tuple(values), varied
+    def __init__(
+        self, values: Sequence[float] = (), varied: frozenset[int] = frozenset(), of_tensors: Mapping[int, int] = _NONE
+    ) -> None:
+        self.values, self.varied, self.of_tensors = tuple(values), varied, of_tensors
         self.decided: set[int] = set()
 
     def decide_all(self) -> None:

@@ -26,7 +26,7 @@ def open_numbers(functions: tuple[Any, ...], fingerprint: Fingerprint, captured:
     except _Cycle:
         return None
     # What another path leads to, too, is what that path shows.
-    captured.decided.update(set(range(len(fingerprint.numbers))) - opener.reached)
+    captured.decided.update(set(fingerprint.places.values()) - opener.reached)
     return opened
 
 

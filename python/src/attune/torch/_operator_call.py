@@ -12,6 +12,7 @@ from attune._structs import DTYPE_BY_ARRAY_NAME
 from attune._yaml import write_spec
 from attune.torch import _precision
 from attune.torch._captured import CapturedTensors, is_int
+from attune.torch._numbers import Captured
 from attune.torch._plans import in_one_line, variant_of
 from attune.torch._sizes import sizes_of
 from attune.torch._transforms import run_operator, transforms
@@ -27,6 +28,7 @@ def is_plain(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> boo
         type(query) in _OWN_TYPES
         and type(key) in _OWN_TYPES
         and type(value) in _OWN_TYPES
+        and not query.is_meta
         and not _dispatch_modes()
         and transforms() is None
         and forward_ad._current_level < 0
@@ -43,8 +45,9 @@ def spec_text(
     dropout: float = 0.0,
     sink: torch.Tensor | None = None,
     precision: str | None = None,
+    numbers: Captured | None = None,
 ) -> tuple[str, CapturedTensors]:
-    """The spec of functions with torch's signatures, and what they captured.
+    """The spec of functions with torch's signatures, and what they captured. `numbers`: those of which it is known.
 
     Raises:
         Untranslatable: naming the operation.
@@ -54,7 +57,7 @@ def spec_text(
     if scale is not None and scale <= 0:  # a spec's own is above 0
         scale, factor = 1.0, float(scale)
     sizes = sizes_of(query, key)
-    translation = translate(score_mod, mask_mod, sizes, query.device, factor=factor, sink=sink)
+    translation = translate(score_mod, mask_mod, sizes, query.device, factor=factor, sink=sink, numbers=numbers)
     dtype = DTYPE_BY_ARRAY_NAME.get(str(query.dtype).removeprefix("torch."))
     if dtype is None:
         raise UnsupportedError(f"attention in {query.dtype}")

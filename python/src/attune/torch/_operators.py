@@ -85,7 +85,7 @@ def _attention(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     refuse_tangents(q, k, v, *tensors)
     variant, *state = _state(variant_of(spec), seed, q.device)
-    plan = variant.forward_plan(q, k, v)
+    plan = variant.forward_plan(q, k, v, tensors)
     given = variant.auxiliaries(tensors, q.device, keeps=False)
     scalars = _scalars(variant, ints, floats)
     o, lse = plan.run(q, k, v, given, True, scalars, scale, dropout, *state)

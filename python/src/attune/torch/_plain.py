@@ -21,7 +21,7 @@ from attune.torch._numbers import plain
 from attune.torch._operator_call import is_plain
 from attune.torch._launch_plan import key_of, view_of
 from attune.torch._plans import ForwardPlan, Variant, in_one_line, variant_of
-from attune.torch._sizes import Sizes
+from attune.torch._sizes import Sizes, is_symbolic
 from attune.torch._transforms import refuse_unlearned, run_operator, wants_gradient
 
 _KEY_WORDS = ("mask", "score", "sink", "layout", "v_in_k", "batch_invariant")
@@ -120,7 +120,7 @@ def attention(
             lengths = dense_sizes(words["layout"] or "bshd", q, k)
             _advice.warn_of_short((words["mask"], words["score"], words["sink"]), sizes, lengths.q_len, lengths.kv_len)
         check_tensors(variant, tensors, records)
-        known = variant, variant.forward_plan(q, k, v)
+        known = variant, variant.forward_plan(q, k, v, tuple(tensors.values()))
         _calls.put(call, known)
     variant, plan = known
     if family is not None and left:
@@ -191,7 +191,9 @@ def _text(
         raise BadInputError(f"there is no layout `{layout}`", 'layouts are "bshd" and "bhsd"')
     if words["v_in_k"] is not None:
         raise BadInputError("both `v` and `v_in_k` are given", "V is an array, or the first columns of K")
-    if not torch.compiler.is_dynamo_compiling():
+    # Sizes that are symbols, as of torch.export, would become numbers by it.
+    is_open = torch.compiler.is_dynamo_compiling() or q.is_meta or any([is_symbolic(n) for x in (q, k, v) for n in x.shape])
+    if not is_open:
         shape_of(Layout[layout.upper()], *(view_of(x) for x in (q, k, v)))
     return text_of(layout, dense_sizes(layout, q, k), q, v.shape[-1], words, tensors, scalars, dropout, scale)
 

@@ -49,12 +49,16 @@ class Variant:
         self._forward: Recent[tuple[Any, ...], ForwardPlan] = Recent(_MAX_PLANS)
         self._backward: Recent[tuple[Any, ...], BackwardPlan] = Recent(_MAX_PLANS)
 
-    def forward_plan(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> ForwardPlan:
-        """Raises BadInputError, UnsupportedError where the operands fit neither each other nor a kernel."""
+    def forward_plan(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: Sequence[torch.Tensor] = ()
+    ) -> ForwardPlan:
+        """`tensors`: those of the first launch, as they were captured.
+
+        Raises BadInputError, UnsupportedError where the operands fit neither each other nor a kernel."""
         key = key_of((q, k, v))
         plan = self._forward.recall(key)
         if plan is None:
-            plan = ForwardPlan(self, q, k, v)
+            plan = ForwardPlan(self, q, k, v, tensors)
             self._forward.put(key, plan)
         return plan
 
@@ -97,6 +101,8 @@ class Variant:
                 if tensor.dim():
                     name = self.spec.tensors[slot].name
                     raise BadInputError(f"`{name}` is on {tensor.device}, and the operands on {device}")
+                if tensor.is_cpu:  # by a kernel that fills: a copy waits for all that the device has yet to do
+                    tensor = torch.full((), tensor.item(), dtype=dtype, device=device)
                 tensor = tensor.to(device)
             found.append(tensor)
         return found
@@ -122,14 +128,16 @@ def variant_of(text: str) -> Variant:
 
 
 class ForwardPlan(Plan):
-    def __init__(self, variant: Variant, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+    def __init__(
+        self, variant: Variant, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tensors: Sequence[torch.Tensor]
+    ) -> None:
         super().__init__(variant, q, k, v)
         self.backward: BackwardPlan | None = None  # of the same operands, once it was asked for
         sizes, strides = dense_like(q, v.shape[-1])
         self.o_sizes, self.o_strides = tuple(sizes), tuple(strides)
         self.lse_strides = contiguous_strides(self.lse_sizes)
         if self.has_work:
-            build_backward_ahead(variant.spec, self.shape, q.device, (q, k, v))
+            build_backward_ahead(variant.spec, self.shape, q.device, (q, k, v, *tensors))
             self.kernel = default_runtime(device_name(q.device)).kernel(variant.spec, self.shape)
             self.handle, self.workspace_bytes = self.kernel.handle, self.kernel.workspace_bytes
             self.keeps_workspace = self.is_on_cpu and self.workspace_bytes <= KEPT_WORKSPACE_BYTES
@@ -207,13 +215,13 @@ def backward_kernel(spec: Spec, shape: Shape, device: str, runtime: Runtime | No
 
 
 def build_backward_ahead(
-    spec: Spec, shape: Shape, device: torch.device, operands: Sequence[torch.Tensor | None]
+    spec: Spec, shape: Shape, device: torch.device, given: Sequence[torch.Tensor | None]
 ) -> None:
-    """Has the backward kernel built on a thread of its own where a gradient is wanted, while the caller builds the forward
+    """Has the backward kernel built on a thread of its own where one of the given tensors wants a gradient, while the caller builds the forward
     one: a first step then waits for one compile, not two. What fails there fails again where the gradient is asked for."""
-    learns = any([each.grad for each in spec.tensors]) or any([x is not None and x.requires_grad for x in operands])
+    learns = torch.is_grad_enabled() and any([x is not None and x.requires_grad for x in given])
     # Not while a graph is captured: that would be another thread's calls of the driver in its midst.
-    if not (learns and torch.is_grad_enabled()) or is_captured(device):
+    if not learns or is_captured(device):
         return
     name = device_name(device)
     runtime = default_runtime(name)

@@ -179,8 +179,8 @@ class Seen:
         """The functions that were looked at, with Numbers where they captured numbers."""
         numbers = tuple(self.fingerprint.numbers)
         self.family.meet(numbers)
-        captured = Captured(numbers, self.family.varied)
-        opened = open_numbers(functions, self.fingerprint, captured) if numbers else functions
+        captured = Captured(numbers, self.family.varied, self.fingerprint.of_tensors)
+        opened = open_numbers(functions, self.fingerprint, captured) if self.fingerprint.places else functions
         if opened is None:
             captured.decide_all()
         return opened or functions, captured

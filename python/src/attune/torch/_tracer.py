@@ -16,7 +16,7 @@ from attune.torch import _small
 from attune.torch._captured import CapturedTensors
 from attune.torch._casts import CASTS, CREATORS, cast, created
 from attune.torch._expression import Expression, Untranslatable, literal, name
-from attune.torch._numbers import constants, is_number, plain
+from attune.torch._numbers import Captured, constants, is_number, plain
 from attune.torch._operations import OPERATIONS, canonical_name
 from attune.torch._sizes import Sizes, is_symbolic
 from attune.torch._traced import PartialLookUp, Small, Symbolic, Traced, holds_traced
@@ -47,9 +47,9 @@ def _asked(func: Any) -> str:
 class Trace(TorchFunctionMode):
     """One launch's functions, traced into expressions over the same captured tensors."""
 
-    def __init__(self, shape: Sizes, device: torch.device) -> None:
+    def __init__(self, shape: Sizes, device: torch.device, numbers: Captured | None = None) -> None:
         super().__init__()
-        self.device = device
+        self.device, self._numbers = device, numbers or Captured()
         self.captured = CapturedTensors(shape, device)
         self._indices = {
             index: name(index, "int", 0, None if is_symbolic(size) else size - 1)
@@ -87,6 +87,7 @@ class Trace(TorchFunctionMode):
 
     def apply(self, operation: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """torch's operation of scalars, some of them traced, and of small tensors."""
+        args = [self._as_number(each) for each in args]
         name = canonical_name(operation)
         if name.endswith("_"):
             return self._apply_in_place(name[:-1], *args, **kwargs)
@@ -159,6 +160,13 @@ class Trace(TorchFunctionMode):
             return PartialLookUp(self, tensor, indices)
         return Traced(self, self.captured.look_up(tensor, whole))
 
+    def _as_number(self, value: Any) -> Any:
+        """A tensor without dims that is the CPU's, of a function of a GPU's launch: a number as others."""
+        if isinstance(value, torch.Tensor) and value.device != self.device:
+            place = self._numbers.of_tensors.get(id(value))
+            return value if place is None else self._numbers.number(place)
+        return value
+
     def _operand(self, value: Any) -> Any:
         """What translations take: an Expression of numbers and tensors; anything else is an option."""
         value = plain(value)
@@ -172,7 +180,7 @@ class Trace(TorchFunctionMode):
 
     def expression_of(self, value: Any) -> Expression:
         """Of a scalar, traced or not."""
-        value = plain(value)
+        value = self._as_number(plain(value))
         if is_number(value):
             return self.captured.captured_number(value)
         if isinstance(value, Traced):

@@ -43,9 +43,11 @@ def refuse_tangents(*tensors: torch.Tensor | None) -> None:
         NotImplementedError: a tensor carries a tangent.
     """
     if forward_ad._current_level >= 0:
-        for tensor in tensors:
-            if tensor is not None and forward_ad.unpack_dual(tensor).tangent is not None:
-                raise NotImplementedError(_FORWARD_MODE)
+        # Compiled code calls operators with this key left out, without which torch does not tell.
+        with torch._C._SetExcludeDispatchKeyGuard(torch._C.DispatchKey.ADInplaceOrView, False):
+            tangents = [forward_ad.unpack_dual(x).tangent for x in tensors if x is not None]
+        if any([x is not None for x in tangents]):
+            raise NotImplementedError(_FORWARD_MODE)
 
 
 @torch.compiler.assume_constant_result

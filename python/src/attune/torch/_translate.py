@@ -10,6 +10,7 @@ import torch
 
 from attune.torch._captured import CapturedTensors
 from attune.torch._expression import Expression, as_bool, as_float, binary, literal, name, negation
+from attune.torch._numbers import Captured
 from attune.torch._sizes import Sizes
 from attune.torch._tracer import Trace
 
@@ -38,14 +39,15 @@ def translate(
     *,
     factor: float = 1.0,
     sink: torch.Tensor | None = None,
+    numbers: Captured | None = None,
 ) -> Translation:
     """Of functions with torch's signatures, at a launch of this shape; `factor` multiplies the score first, `sink` has a
-    logit a head.
+    logit a head, `numbers` are those of the functions.
 
     Raises:
         Untranslatable: naming the operation.
     """
-    trace = Trace(shape, device)
+    trace = Trace(shape, device, numbers)
     live: list[Expression] = []
     score = SCORE if factor == 1 else binary("*", SCORE, literal(factor), "float")
     if score_mod is not None:

@@ -69,7 +69,8 @@ class Walk:
         kept: what `parts` names by address; no function, for with it would stay what it sees.
         tensors: those that the functions see, each once.
         numbers: ints and floats that `parts` tells nothing of but their types.
-        places: of each number, where it stands.
+        places: of each number, where it stands; of those that are tensors without dims on the CPU, `of_tensors` has the
+            tensors' addresses.
         whole: classes of modules that the parts tell all of, for functions may call them.
         sees_modules: whether there is any module of torch's.
         opened: addresses of functions and objects that numbers stand in, or may.
@@ -92,6 +93,7 @@ class Walk:
         self.tensors: list[torch.Tensor] = []
         self.numbers: list[float] = []
         self.places: dict[Place, int] = {}
+        self.of_tensors: dict[int, int] = {}
         self.opened: set[int] = set()
         self.kept: list[Any] = []
         self.is_bound = True
@@ -184,7 +186,13 @@ class Walk:
                 stands += (twin,)
             if not tensor.dim() and tensor.device.type == "cpu":
                 self.is_bound = False
-                stands += (math.isfinite(tensor.item()),)
+                value = tensor.item()
+                if may_be_brought(value) and not tensor.requires_grad:
+                    self.of_tensors[id(tensor)] = len(self.numbers)
+                    self.numbers.append(value)
+                    stands += (type(value), "open")
+                else:
+                    stands += (math.isfinite(value),)
             self.parts.append(stands)
         else:
             self.parts.append((torch.Tensor, known))

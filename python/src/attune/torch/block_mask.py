@@ -59,10 +59,12 @@ class BlockMask(torch_flex.BlockMask):
 
     @property
     def device(self) -> torch.device:
+        """On which blocks are, or would be."""
         return self._device if self._made_of is not None else self.kv_indices.device
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Batch, heads, q_len and kv_len that it was made for."""
         if self._made_of is not None:
             return self._sizes
         return (*self.kv_indices.shape[:-2], *self.seq_lengths)  # super() is none of what Dynamo traces in a property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.autograd import forward_ad
@@ -135,7 +135,7 @@ def flex_attention(
         _check_functions(score_mod, block_mask, mask_mod)
     _check(query, key, value, block_mask, enable_gqa)
     if isinstance(scale, torch.Tensor) and scale.requires_grad and torch.is_grad_enabled():
-        raise BadInputError("`scale` requires a gradient, and has none", "multiply by it in score_mod, which gives one")
+        _refuse_scale()
     _dropout.check(dropout)
     if sink is not None and tuple(sink.shape) != (query.shape[1],):
         raise ValueError(f"Expect a sink of {query.shape[1]} heads, but got one of shape {tuple(sink.shape)}.")
@@ -183,6 +183,12 @@ def flex_attention(
     if return_aux is not None:
         return out, torch_flex.AuxOutput(lse=lse if wants_lse else None, max_scores=None)
     return (out, lse) if return_lse else out
+
+
+@torch.compiler.assume_constant_result
+def _refuse_scale() -> NoReturn:
+    """By a call of its own: where Dynamo traces a `raise` it says nothing of the message."""
+    raise BadInputError("`scale` requires a gradient, and has none", "multiply by it in score_mod, which gives one")
 
 
 def _meet(score_mod: Any, block_mask: torch_flex.BlockMask | None, mask_mod: MaskMod | None) -> Seen | None:
@@ -288,10 +294,11 @@ def _run_seen(
     opened, numbers = seen.open(*functions)
     with watched(seen.fingerprint.sees_modules) as called:
         try:
-            text, captured = spec_text(query, key, value, opened[0], _both(*opened[1:]), scale, dropout, sink, precision)
+            both = _both(*opened[1:])
+            text, captured = spec_text(query, key, value, opened[0], both, scale, dropout, sink, precision, numbers)
             variant = variant_of(text)
         except (Untranslatable, BadInputError):
-            if opened is functions:
+            if opened is functions and not numbers.of_tensors:
                 raise
             # With constants it may do: scalars are few, and what takes a number may not take one without a value.
             numbers.decide_all()
@@ -335,9 +342,9 @@ def _launch(
     value: torch.Tensor,
     dropout: float,
 ) -> tuple[ForwardPlan, Launch]:
-    plan = variant.forward_plan(query, key, value)
     named, numbers = captured.tensors(), captured.numbers()
     tensors = [named[tensor.name] for tensor in variant.spec.tensors]
+    plan = variant.forward_plan(query, key, value, tensors)
     scalars = tuple(numbers[variant.spec.scalars[slot].name] for slot, _ in variant.scalar_slots)
     launch = Launch(tensors, variant.auxiliaries(tensors, query.device), scalars)
     if dropout:
@@ -412,7 +419,7 @@ def _check(
             f"Expect query and key/value to have the same number of heads but got Hq={heads} and Hkv={kv_heads}. "
             "Try setting enable_gqa=True for GQA."
         )
-    if heads % kv_heads:
+    if kv_heads == 0 or heads % kv_heads:
         raise ValueError(f"Expect Hq to be a multiple of Hkv, but got Hq={heads} and Hkv={kv_heads}.")
     if key.shape[0] not in (1, query.shape[0]):
         raise ValueError(f"Expect one batch, or 1 of key/value, but got Bq={query.shape[0]} and Bkv={key.shape[0]}.")

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.nn.attention import flex_attention as torch_flex
@@ -34,6 +34,12 @@ class Mask(BlockMask):
 
     def contiguous(self) -> Mask:
         return self
+
+    def __radd__(self, scores: Any) -> NoReturn:
+        raise UnsupportedError(
+            "this model adds its mask to scores by itself, and asks no attention implementation",
+            'attn_implementation="eager" is what it has',
+        )
 
 
 def attention_mask(
