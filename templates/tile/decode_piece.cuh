@@ -13,7 +13,13 @@
 
 namespace att {
 
-constexpr int kQOffset = plan::kWarps * (kRingBytes > kPartBytes ? kRingBytes : kPartBytes);
+// In the end the warps' parts take the place of the rings, and behind them what a CTA of a cluster
+// is sent.
+constexpr int kPartsBytes =
+    plan::kWarps * kPartBytes +
+    (plan::kInCluster ? ClusterResults<plan::kPieces, kRows, spec::kHeadDimV>::kBytes : 0);
+constexpr int kQOffset =
+    plan::kWarps * kRingBytes > kPartsBytes ? plan::kWarps * kRingBytes : kPartsBytes;
 constexpr int kMostParts = plan::kPieces > plan::kWarps ? plan::kPieces : plan::kWarps;
 using ItemWeights = Weights<kMostParts, kRows>;
 constexpr int kWeightsOffset = kQOffset + kRows * kDimQk * 2;
@@ -135,6 +141,7 @@ ATT_FN void attend_piece(const ListKernelParams& params, const PieceOfItem& own,
   ItemWeights& weights = *reinterpret_cast<ItemWeights*>(shared_memory + kWeightsOffset);
   const Parts<kRows, kPartStride> warps = {outputs, outputs + plan::kWarps * kRows * kPartStride,
                                            plan::kWarps};
+  begin_delivery(own, warps);
   part.store(warps);
   sync_threads();
   if constexpr (plan::kTakesStretches)
