@@ -137,9 +137,9 @@ Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                      const DeviceFacts& device, const LiveWork& work) {
   const DecodePlan& tile = tile_of(plan);
-  // A scheduler with a single warp waits for it: 1390 clocks where more need 1093 each. Of stretches
-  // all that are resident have one: 16 of up to 3278 keys, d 96, 37 us with six stages, 31 with
-  // three, which leave room for a second CTA.
+  // A scheduler with a single warp waits for it: 1390 clocks where more need 1093 each. Of
+  // stretches all that are resident have one: 16 of up to 3278 keys, d 96, 37 us with six stages,
+  // 31 with three, which leave room for a second CTA.
   constexpr double kSingleWarp = 1.27;
   const std::int64_t of_kv_head = packed_items_of_head(shape, tile.tile_q);
   const std::int64_t items = packed_items(shape, tile.tile_q);

@@ -35,16 +35,16 @@ ATT_FN void cluster_or(unsigned word, unsigned cta_rank, unsigned bits) {
       : "memory");
 }
 
-// Stores two and four floats at a shared-memory address of CTA `cta_rank`, and tells its mbarrier of
-// the bytes when they are there. Nobody waits for that here.
+// Stores two and four floats at a shared-memory address of CTA `cta_rank`, and tells its mbarrier
+// of the bytes when they are there. Nobody waits for that here.
 ATT_FN void cluster_send(unsigned to, unsigned barrier, unsigned cta_rank,
                          const float (&values)[2]) {
   asm volatile(
       "{\n.reg .b32 remote, told;\n"
       "mapa.shared::cluster.u32 remote, %0, %2;\n"
       "mapa.shared::cluster.u32 told, %1, %2;\n"
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [remote], {%3, %4}, [told];\n}" ::
-          "r"(to),
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [remote], {%3, %4}, "
+      "[told];\n}" ::"r"(to),
       "r"(barrier), "r"(cta_rank), "f"(values[0]), "f"(values[1])
       : "memory");
 }

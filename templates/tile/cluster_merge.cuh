@@ -1,6 +1,6 @@
-// Pieces of an item that are a cluster: each CTA merges a share of the output, which the others send
-// to its shared memory. Nothing goes through global memory, there is no counter to be zeroed, and no
-// CTA waits for another but for what it merges.
+// Pieces of an item that are a cluster: each CTA merges a share of the output, which the others
+// send to its shared memory. Nothing goes through global memory, there is no counter to be zeroed,
+// and no CTA waits for another but for what it merges.
 #pragma once
 
 #include "templates/ptx/cluster.cuh"
@@ -23,8 +23,8 @@ ATT_FN float join_lanes(float value, const Join& join) {
 }
 
 // What a CTA is sent, at a shared-memory address of 16 bytes that is the same in all CTAs of the
-// cluster: of each piece the fours of columns that are the CTA's, and all rows' references and sums.
-// The CTAs take the output's fours in turn, a sector each time.
+// cluster: of each piece the fours of columns that are the CTA's, and all rows' references and
+// sums. The CTAs take the output's fours in turn, a sector each time.
 template <int kPieces, int kRows, int kHeadDim>
 struct ClusterResults {
   static constexpr int kFours = kHeadDim / 4;  // of a row

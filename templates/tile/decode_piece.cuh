@@ -19,7 +19,7 @@ constexpr int kPartsBytes =
     plan::kWarps * kPartBytes +
     (plan::kInCluster ? ClusterResults<plan::kPieces, kRows, spec::kHeadDimV>::kBytes : 0);
 constexpr int kQOffset =
-    plan::kWarps * kRingBytes > kPartsBytes ? plan::kWarps * kRingBytes : kPartsBytes;
+    plan::kWarps * kRingBytes > kPartsBytes ? plan::kWarps* kRingBytes : kPartsBytes;
 constexpr int kMostParts = plan::kPieces > plan::kWarps ? plan::kPieces : plan::kWarps;
 using ItemWeights = Weights<kMostParts, kRows>;
 constexpr int kWeightsOffset = kQOffset + kRows * kDimQk * 2;

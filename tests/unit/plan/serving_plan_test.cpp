@@ -98,8 +98,8 @@ TEST(ServingPlan, WideHeadsHave32RowsWherePacked) {
   EXPECT_FALSE(check_plan(plain_spec(128), plan, kHopper).ok());
 }
 
-// A scheduler widens fp8 for one warp while another waits: 16 sequences of up to 3278 keys, d 96, 31
-// us with room for two CTAs, 37 with six stages, which leave none.
+// A scheduler widens fp8 for one warp while another waits: 16 sequences of up to 3278 keys, d 96,
+// 31 us with room for two CTAs, 37 with six stages, which leave none.
 TEST(ServingPlan, StretchesOfAnFp8CacheHaveTwoWarpsAScheduler) {
   AttentionSpec spec = packed(Layout::kPaged, 96);
   spec.kv_dtype = DType::kFp8E4m3;
