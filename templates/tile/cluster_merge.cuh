@@ -24,11 +24,11 @@ ATT_FN float join_lanes(float value, const Join& join) {
 
 // What a CTA is sent, at a shared-memory address of 16 bytes that is the same in all CTAs of the
 // cluster: of each piece the fours of columns that are the CTA's, and all rows' references and
-// sums. The CTAs take the output's fours in turn, a sector each time.
+// sums. The CTAs take the output's fours in turn, some each time.
 template <int kPieces, int kRows, int kHeadDim>
 struct ClusterResults {
   static constexpr int kFours = kHeadDim / 4;  // of a row
-  static constexpr int kInTurn = 4;            // 16 bits each
+  static constexpr int kInTurn = 4;            // 16 columns of 16 bits: a sector
   static constexpr int kRound = kInTurn * kPieces;
   // One more, and lanes of different pieces read different banks.
   static constexpr int kStride = (kRows * kFours + kRound - 1) / kRound * kInTurn + 1;

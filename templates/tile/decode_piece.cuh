@@ -18,8 +18,8 @@ namespace att {
 constexpr int kPartsBytes =
     plan::kWarps * kPartBytes +
     (plan::kInCluster ? ClusterResults<plan::kPieces, kRows, spec::kHeadDimV>::kBytes : 0);
-constexpr int kQOffset =
-    plan::kWarps * kRingBytes > kPartsBytes ? plan::kWarps* kRingBytes : kPartsBytes;
+constexpr int kRingsBytes = plan::kWarps * kRingBytes;
+constexpr int kQOffset = kRingsBytes > kPartsBytes ? kRingsBytes : kPartsBytes;
 constexpr int kMostParts = plan::kPieces > plan::kWarps ? plan::kPieces : plan::kWarps;
 using ItemWeights = Weights<kMostParts, kRows>;
 constexpr int kWeightsOffset = kQOffset + kRows * kDimQk * 2;
