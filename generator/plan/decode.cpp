@@ -71,10 +71,11 @@ constexpr int kOtherRegisters = 60;
 
 // What a CTA of a cluster is sent (templates/tile/cluster_merge.cuh).
 int sent_bytes(const AttentionSpec& spec, const DecodePlan& tile) {
-  constexpr int kInTurn = 4;
+  constexpr int kInTurn = 4, kAlignment = 128;
   const int round = kInTurn * tile.pieces;
   const int fours = (tile.tile_q * (spec.head_dim_v / 4) + round - 1) / round * kInTurn + 1;
-  return tile.pieces * (fours * 16 + tile.tile_q * 8) + 16;
+  const int bytes = tile.pieces * (fours * 16 + tile.tile_q * 8) + 8;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {

@@ -34,7 +34,7 @@ struct ClusterResults {
   static constexpr int kStride = (kRows * kFours + kRound - 1) / kRound * kInTurn + 1;
   static constexpr int kStatisticsOffset = kPieces * kStride * 16;
   static constexpr int kBarrierOffset = kStatisticsOffset + kPieces * kRows * 8;
-  static constexpr int kBytes = kBarrierOffset + 16;
+  static constexpr int kBytes = (kBarrierOffset + 8 + 127) / 128 * 128;  // what follows is swizzled
 
   unsigned address;
 

@@ -23,6 +23,7 @@ constexpr int kQOffset = kRingsBytes > kPartsBytes ? kRingsBytes : kPartsBytes;
 constexpr int kMostParts = plan::kPieces > plan::kWarps ? plan::kPieces : plan::kWarps;
 using ItemWeights = Weights<kMostParts, kRows>;
 constexpr int kWeightsOffset = kQOffset + kRows * kDimQk * 2;
+static_assert(kQOffset % 128 == 0);
 static_assert(kWeightsOffset + static_cast<int>(sizeof(ItemWeights)) <= plan::kSharedBytes);
 
 // The whole CTA calls it. The item has rows; `shares`: its units that are the piece's; `table` and
