@@ -69,13 +69,23 @@ int fragment_registers(const AttentionSpec& spec, const DecodePlan& tile) {
 }
 constexpr int kOtherRegisters = 60;
 
+// What a CTA of a cluster is sent (templates/tile/cluster_merge.cuh).
+int sent_bytes(const AttentionSpec& spec, const DecodePlan& tile) {
+  constexpr int kInTurn = 4, kAlignment = 128;
+  const int round = kInTurn * tile.pieces;
+  const int fours = (tile.tile_q * (spec.head_dim_v / 4) + round - 1) / round * kInTurn + 1;
+  const int bytes = tile.pieces * (fours * 16 + tile.tile_q * 8) + 8;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
 PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   const DecodePlan& tile = tile_of(plan);
   const int part_bytes = tile.tile_q * (padded_v(spec) + 4 + 2) * 4;
   PlanResources resources;
   resources.threads = 32 * tile.warps;
   resources.shared_memory_bytes =
-      tile.warps * std::max(tile.stages * step_bytes(spec, tile), part_bytes) +
+      std::max(tile.warps * tile.stages * step_bytes(spec, tile),
+               tile.warps * part_bytes + (tile.in_cluster ? sent_bytes(spec, tile) : 0)) +
       tile.tile_q * padded_qk(spec) * kElementBytes +
       tile.tile_q * (std::max(spec.shared_prefixes ? 1 : tile.pieces, tile.warps) + 2) * 4;
   // What the pieces up to now have come to (templates/tile/fixed_pieces.cuh).

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <array>
 #include <chrono>
 #include <span>
 #include <string_view>
@@ -31,16 +32,23 @@ class ModuleBuffer {
 };
 
 // The lowest PTX version that has what the family's instructions need, for the sake of older
-// drivers: 7.8 knows sm_89 and sm_90, 8.0 sm_90a with wgmma and setmaxnreg, 8.3 atomics of 16
-// bytes.
-std::string_view ptx_feature(Target target, bool wide_atomics) {
+// drivers: 7.8 knows sm_89 and sm_90, 8.0 sm_90a with wgmma and setmaxnreg.
+enum class Needs { kNothingNew, kSends, kWideAtomics };
+constexpr std::array kAllNeeds = {Needs::kNothingNew, Needs::kSends, Needs::kWideAtomics};
+Needs needs_of(const std::string& source) {
+  if (source.find(".exch.b128") != source.npos) return Needs::kWideAtomics;
+  // Other plans' sources have the function, too (templates/ptx/cluster.cuh).
+  return source.find("kInCluster = true") != source.npos ? Needs::kSends : Needs::kNothingNew;
+}
+
+std::string_view ptx_feature(Target target, Needs needs) {
   switch (target) {
     case Target::kSm80:
     case Target::kSm86:
     case Target::kSm89:
       return "+ptx78";
     case Target::kSm90a:
-      return wide_atomics ? "+ptx83" : "+ptx80";
+      return needs == Needs::kWideAtomics ? "+ptx83" : needs == Needs::kSends ? "+ptx81" : "+ptx80";
     default:
       return "+ptx87";
   }
@@ -52,7 +60,7 @@ std::string_view ptx_feature(Target target, bool wide_atomics) {
 bool wraps(LlvmOrder order, bool wgmma) { return order == LlvmOrder::kGiven || !wgmma; }
 
 // Of `clang -cc1`. The driver is not used: it would look for toolkits and headers.
-std::vector<std::string> arguments_for(Target target, bool wraps, bool wide_atomics) {
+std::vector<std::string> arguments_for(Target target, bool wraps, Needs needs) {
   // NaN and infinity mean what IEEE says (masked scores rely on it); contraction to FMA is wanted.
   std::vector<std::string> arguments = {"-O3",
                                         "-std=c++17",
@@ -83,9 +91,9 @@ std::vector<std::string> arguments_for(Target target, bool wraps, bool wide_atom
        {std::string("-triple"), std::string("nvptx64-nvidia-cuda"), std::string("-aux-triple"),
         std::string("x86_64-unknown-linux-gnu"), std::string("-target-cpu"),
         std::string(to_string(target)), std::string("-target-feature"),
-        std::string(ptx_feature(target, wide_atomics)), std::string("-S"),
-        std::string("-fcuda-is-device"), std::string("-fcuda-allow-variadic-functions"),
-        std::string("-mframe-pointer=all"), std::string("-x"), std::string("cuda")}) {
+        std::string(ptx_feature(target, needs)), std::string("-S"), std::string("-fcuda-is-device"),
+        std::string("-fcuda-allow-variadic-functions"), std::string("-mframe-pointer=all"),
+        std::string("-x"), std::string("cuda")}) {
     arguments.push_back(argument);
   }
   return arguments;
@@ -121,9 +129,8 @@ class LlvmCompiler final : public Compiler {
     }
     const auto start = std::chrono::steady_clock::now();
     const bool wgmma = source.find("wgmma.mma_async") != source.npos;
-    const bool wide_atomics = source.find(".exch.b128") != source.npos;
     const std::vector<std::string> arguments =
-        arguments_for(target, wraps(order_, wgmma), wide_atomics);
+        arguments_for(target, wraps(order_, wgmma), needs_of(source));
     const std::string file = symbol + (target == Target::kCpu ? ".cpp" : ".cu");
     std::vector<const char*> argument_pointers;
     for (const std::string& argument : arguments) argument_pointers.push_back(argument.c_str());
@@ -163,8 +170,8 @@ class LlvmCompiler final : public Compiler {
     std::vector<std::vector<std::string>> arguments;
     for (const Target target : kTargets) {
       for (const bool wgmma : {false, true}) {
-        for (const bool wide_atomics : {false, true}) {
-          arguments.push_back(arguments_for(target, wraps(order_, wgmma), wide_atomics));
+        for (const Needs needs : kAllNeeds) {
+          arguments.push_back(arguments_for(target, wraps(order_, wgmma), needs));
         }
       }
     }

@@ -11,6 +11,7 @@
 #include "templates/kernels/head.cuh"
 #include "templates/ptx/dependent_launch.cuh"
 #include "templates/tile/decode_piece.cuh"
+#include "templates/tile/keys_ahead.cuh"
 #include "templates/tile/pieces.cuh"
 #include "templates/tile/stretches.cuh"
 
@@ -39,7 +40,10 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
     wait_for_launches_before();  // none ends before the one in front
     return;
   }
-  if constexpr (spec::kIsPacked) wait_for_launches_before();
+  if constexpr (spec::kIsPacked) {
+    if constexpr (!plan::kInCluster) bring_keys_ahead(params, block_index());
+    wait_for_launches_before();
+  }
   const PieceOfItem own = piece_at(params, block_index());
   if (own.item.rows() <= 0) return;
   attend_piece(params, own, {own.piece, own.piece + 1, own.pieces}, shared_memory, table, share);

@@ -19,6 +19,12 @@ ATT_FN void cluster_sync() {
           : "memory");
 }
 
+// The same in two: what was written before the arrivals may be read behind the wait.
+ATT_FN void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
+ATT_FN void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
 // Sets bits of a word at the same shared-memory address of CTA `cta_rank`.
 ATT_FN void cluster_or(unsigned word, unsigned cta_rank, unsigned bits) {
   asm volatile(
@@ -29,23 +35,28 @@ ATT_FN void cluster_or(unsigned word, unsigned cta_rank, unsigned bits) {
       : "memory");
 }
 
-// One and four floats at the same shared-memory address of CTA `cta_rank`.
-ATT_FN void cluster_load(float (&to)[1], unsigned from, unsigned cta_rank) {
+// Stores two and four floats at a shared-memory address of CTA `cta_rank`, and tells its mbarrier
+// of the bytes when they are there. Nobody waits for that here.
+ATT_FN void cluster_send(unsigned to, unsigned barrier, unsigned cta_rank,
+                         const float (&values)[2]) {
   asm volatile(
-      "{\n.reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %1, %2;\n"
-      "ld.shared::cluster.f32 %0, [remote];\n}"
-      : "=f"(to[0])
-      : "r"(from), "r"(cta_rank)
+      "{\n.reg .b32 remote, told;\n"
+      "mapa.shared::cluster.u32 remote, %0, %2;\n"
+      "mapa.shared::cluster.u32 told, %1, %2;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [remote], {%3, %4}, "
+      "[told];\n}" ::"r"(to),
+      "r"(barrier), "r"(cta_rank), "f"(values[0]), "f"(values[1])
       : "memory");
 }
-ATT_FN void cluster_load(float (&to)[4], unsigned from, unsigned cta_rank) {
+ATT_FN void cluster_send(unsigned to, unsigned barrier, unsigned cta_rank,
+                         const float (&values)[4]) {
   asm volatile(
-      "{\n.reg .b32 remote;\n"
-      "mapa.shared::cluster.u32 remote, %4, %5;\n"
-      "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n}"
-      : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
-      : "r"(from), "r"(cta_rank)
+      "{\n.reg .b32 remote, told;\n"
+      "mapa.shared::cluster.u32 remote, %0, %2;\n"
+      "mapa.shared::cluster.u32 told, %1, %2;\n"
+      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [remote], {%3, %4, %5, %6}, "
+      "[told];\n}" ::"r"(to),
+      "r"(barrier), "r"(cta_rank), "f"(values[0]), "f"(values[1]), "f"(values[2]), "f"(values[3])
       : "memory");
 }
 

@@ -97,6 +97,14 @@ ATT_FN void prefetch_global(const void* from) {
   asm volatile("prefetch.global.L1 [%0];" ::"l"(from));
 }
 
+// Brings bytes of global memory to L2: a multiple of 16, 16-byte aligned. sm_90 and newer, nothing
+// before.
+ATT_FN void bring_to_l2(const void* from, int bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+
 // 16 bytes of global memory that other CTAs have written, as they lie in L2; 16-byte aligned.
 ATT_FN void load_global_l2_16(const float* from, float (&values)[4]) {
   asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];"

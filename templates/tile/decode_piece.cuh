@@ -13,10 +13,17 @@
 
 namespace att {
 
-constexpr int kQOffset = plan::kWarps * (kRingBytes > kPartBytes ? kRingBytes : kPartBytes);
+// In the end the warps' parts take the place of the rings, and behind them what a CTA of a cluster
+// is sent.
+constexpr int kPartsBytes =
+    plan::kWarps * kPartBytes +
+    (plan::kInCluster ? ClusterResults<plan::kPieces, kRows, spec::kHeadDimV>::kBytes : 0);
+constexpr int kRingsBytes = plan::kWarps * kRingBytes;
+constexpr int kQOffset = kRingsBytes > kPartsBytes ? kRingsBytes : kPartsBytes;
 constexpr int kMostParts = plan::kPieces > plan::kWarps ? plan::kPieces : plan::kWarps;
 using ItemWeights = Weights<kMostParts, kRows>;
 constexpr int kWeightsOffset = kQOffset + kRows * kDimQk * 2;
+static_assert(kQOffset % 128 == 0);
 static_assert(kWeightsOffset + static_cast<int>(sizeof(ItemWeights)) <= plan::kSharedBytes);
 
 // The whole CTA calls it. The item has rows; `shares`: its units that are the piece's; `table` and
@@ -135,6 +142,7 @@ ATT_FN void attend_piece(const ListKernelParams& params, const PieceOfItem& own,
   ItemWeights& weights = *reinterpret_cast<ItemWeights*>(shared_memory + kWeightsOffset);
   const Parts<kRows, kPartStride> warps = {outputs, outputs + plan::kWarps * kRows * kPartStride,
                                            plan::kWarps};
+  begin_delivery(own, warps);
   part.store(warps);
   sync_threads();
   if constexpr (plan::kTakesStretches)

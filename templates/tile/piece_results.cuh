@@ -25,6 +25,19 @@ ATT_FN void write_output(const ForwardParams& p, const Item& item,
   });
 }
 
+// Behind the parts of a CTA's warps.
+template <int kStride>
+ATT_FN auto cluster_results(const Parts<kRows, kStride>& parts) {
+  return ClusterResults<plan::kPieces, kRows, spec::kHeadDimV>{
+      shared_address(parts.statistics + 2 * plan::kWarps * kRows)};
+}
+
+// The whole CTA calls it before deliver(), where nothing is left behind the parts.
+template <int kStride>
+ATT_FN void begin_delivery(const PieceOfItem& own, const Parts<kRows, kStride>& parts) {
+  if constexpr (plan::kInCluster) cluster_results(parts).begin(own.item.rows());
+}
+
 // The whole CTA calls it. `parts`: what it found of its piece, in shared memory, as are `weights`
 // and `share`. Merges them, and all pieces, or shares of them, when the others are done.
 template <int kStride, int kMostParts>
@@ -38,15 +51,20 @@ ATT_FN void deliver(const ListKernelParams& params, const PieceOfItem& own,
   }
 
   if constexpr (plan::kInCluster) {
+    const auto cluster = cluster_results(parts);
+    const int rows = own.item.rows();
+    cluster.wait_for_all();
     for_each_four_columns(own.item, [&](int row, int column) {
-      *reinterpret_cast<FourFloats*>(parts.output(0, row) + column) =
-          merge(parts, weights, row, column);
+      cluster.send_four(row, column, merge(parts, weights, row, column));
     });
-    const auto write = [&](int row, int column, const FourFloats& o, float reference, float sum) {
-      write_columns(params, own.item, row, column, o, reference, sum);
-    };
-    merge_in_cluster<plan::kPieces, kThreads, spec::kHeadDimV>(own.item.rows(), parts, weights,
-                                                               write);
+    for (int i = thread_index(); i < rows * plan::kPieces; i += kThreads) {
+      const int row = i / plan::kPieces;
+      cluster.send_statistic(row, i % plan::kPieces, weights.reference[row], weights.sum[row]);
+    }
+    cluster.template merge<kThreads>(
+        rows, [&](int row, int column, const FourFloats& o, float reference, float sum) {
+          write_columns(params, own.item, row, column, o, reference, sum);
+        });
     return;
   }
 

@@ -133,6 +133,48 @@ struct UnitShare {
   int begin, end, all;
 };
 
+// Which of all units are live and full, as the item's mask says. The whole CTA calls it, and
+// synchronises afterwards. A warp has every kWarps-th word of 32 units: a lane looks at one as a
+// whole first, and where that is neither dead nor full each lane at a unit. (A loop, so that the
+// mask's code is there once.)
+template <int kWarps, int kMostUnits>
+ATT_FN void classify_units(const ForwardParams& p, const Item& item, const Units& all,
+                           UnitTableOf<kMostUnits>& table) {
+  constexpr int kWords = kMostUnits / 32;
+  const int lane = lane_index(), kv_len = item.sequence.kv_len;
+#pragma unroll 1
+  for (int base = warp_index(); base < kWords; base += 32 * kWarps) {
+    unsigned partial = 0;  // words of the lanes that are to be looked at
+#pragma unroll 1
+    for (bool whole = true; whole || partial != 0; whole = false) {
+      const int of_lane = whole ? lane : highest_bit(partial);
+      const int word = base + of_lane * kWarps;
+      const int unit = 32 * word + (whole ? 0 : lane), count = whole ? 32 : 1;
+      TileClass found = TileClass::kSkip;
+      bool is_all = false;
+      if (word < kWords && unit < all.count) {
+        const int k0 = all.first_key + unit * all.keys;
+        const int k1 = min_i32(kv_len - k0, count * all.keys) + k0;
+        found = class_of(p, item, k0, k1);
+        is_all = found == TileClass::kFull && k1 - k0 == count * all.keys;
+      }
+      const unsigned live = ballot(found != TileClass::kSkip), full = ballot(is_all);
+      if (whole) {
+        partial = live & ~full;
+        if (word < kWords && (partial >> lane & 1) == 0) {
+          table.live[word] = table.full[word] = is_all ? ~0u : 0;
+        }
+      } else {
+        partial ^= 1u << of_lane;
+        if (lane == 0) {
+          table.live[word] = live;
+          table.full[word] = full;
+        }
+      }
+    }
+  }
+}
+
 // The whole CTA calls it. All threads may read the table afterwards.
 template <int kWarps, int kMostUnits>
 ATT_FN Units units_of(const ForwardParams& p, const Item& item, const UnitShare& of,
@@ -153,27 +195,11 @@ ATT_FN Units units_of(const ForwardParams& p, const Item& item, const UnitShare&
   const int span = bounds.begin < bounds.end ? bounds.end - first_key : 0;
   int keys = kUnitKeys;
   while (tile_count(span, keys) > kMostUnits) keys *= 2;
-  const int all = tile_count(span, keys);
-  const int lane = lane_index();
-  for (int word = warp_index(); word < kMostUnits / 32; word += kWarps) {
-    const int unit = 32 * word + lane;
-    TileClass found = TileClass::kSkip;
-    const int k0 = first_key + unit * keys;
-    int k1 = k0;
-    if (unit < all) {
-      k1 = kv_len - k0 < keys ? kv_len : k0 + keys;
-      found = class_of(p, judged, k0, k1);
-    }
-    const unsigned live = ballot(found != TileClass::kSkip);
-    const unsigned full = ballot(found == TileClass::kFull && k1 - k0 == keys);
-    if (lane == 0) {
-      table.live[word] = live;
-      table.full[word] = full;
-    }
-  }
+  classify_units<kWarps>(p, judged, {first_key, keys, 0, tile_count(span, keys)}, table);
   sync_threads();
   // Every warp finds how many there are, and lists those of the piece in some of the words, a lane
   // each. (One warp, a lane for each word and a unit after the other, took 1.5 us of a window.)
+  const int lane = lane_index();
   constexpr int kWords = kMostUnits / 32;
   constexpr int kWordsOfLane = kWords < 32 ? 1 : kWords / 32;
   int own = 0;

@@ -98,6 +98,17 @@ TEST(ServingPlan, WideHeadsHave32RowsWherePacked) {
   EXPECT_FALSE(check_plan(plain_spec(128), plan, kHopper).ok());
 }
 
+// A scheduler widens fp8 for one warp while another waits: 16 sequences of up to 3278 keys, d 96,
+// 31 us with room for two CTAs, 37 with six stages, which leave none.
+TEST(ServingPlan, StretchesOfAnFp8CacheHaveTwoWarpsAScheduler) {
+  AttentionSpec spec = packed(Layout::kPaged, 96);
+  spec.kv_dtype = DType::kFp8E4m3;
+  const KernelPlan plan = chosen(spec, {16, 56, 8, 16, 3278});
+  ASSERT_EQ(plan.family(), Family::kDecode);
+  const DecodePlan& tile = std::get<DecodePlan>(plan.tile);
+  EXPECT_TRUE(tile.stretches && tile.stages == 3) << to_string(plan);
+}
+
 TEST(LiveShare, OfABandTheQueriesSeeItsWidthAndTheirNumber) {
   const ProblemShape chunk{.heads = 1, .kv_heads = 1, .q_len = 100, .kv_len = 10000};
   EXPECT_DOUBLE_EQ(seen_keys({.share = 0.1}, chunk), 0.11);
