@@ -199,9 +199,13 @@ struct WarpTile {
       const int key = key_group() * kOwnKeys + own;
       float s[kBlocks][kOnlineChunk / 8][4];
       scores<kOnlineChunk, kOnlineUnroll>(s, stage, key, k0 + key, partial);
-      rows.raise(s, o, offset, slack);
-      rows.exponentiate(s);
-      accumulate<kOnlineChunk, false>(s, stage, key, k0 + key);
+      float highest[kBlocks][2];
+      rows.template find_highest<true>(s, highest);
+      rows.raise_to(highest, o, offset, slack);
+      if (!rows.are_negligible(highest, offset)) {
+        rows.exponentiate(s);
+        accumulate<kOnlineChunk, false>(s, stage, key, k0 + key);
+      }
     }
   }
 

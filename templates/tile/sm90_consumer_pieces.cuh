@@ -103,6 +103,11 @@ struct ConsumerPieces {
     }
   }
 
+  ATT_MEMBER void zero_probabilities() {
+#pragma unroll
+    for (int i = 0; i < kPvSteps * 4; ++i) probabilities[i / 4][i % 4] = 0;
+  }
+
   // ---- Softmax.
 
   // Whether a piece has live keys for the warpgroup, and whether it needs no mask.
@@ -146,7 +151,17 @@ struct ConsumerPieces {
       }
       wgmma_wait<kRunning>();
     };
-    const bool full = !spec::kHasMask || is_full(at, piece);
+    bool full = !spec::kHasMask || is_full(at, piece);
+    if constexpr (kTracking && kSkips) {
+      if (!full) mask_scores<kFrozenIsInside>(c, s[piece], position(at, piece));
+      full = true;
+      if (are_negligible(s[piece], top, steady_factor(p))) {
+        wgmma_wait<kRunning>();
+        zero_probabilities();
+        return keep_probabilities();
+      }
+      share_maxima(top, piece);
+    }
     if constexpr (kSharesReciprocals) {
       softmax_logistic<kTracking>(c, s[piece], rows, position(at, piece), full, top, rises, raised,
                                   wait);
@@ -190,8 +205,7 @@ struct ConsumerPieces {
       float top[2];
       return soften_frozen<0>(tile, kHigh, top);
     }
-#pragma unroll
-    for (int i = 0; i < kPvSteps * 4; ++i) probabilities[i / 4][i % 4] = 0;
+    zero_probabilities();
     if constexpr (plan::kPInShared) keep_probabilities();
   }
 

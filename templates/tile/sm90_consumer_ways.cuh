@@ -17,9 +17,6 @@ struct ConsumerWays : ConsumerPieces {
     kSecondWay,     // the same, raised as the item goes where kTracks
   };
   int way = kUnknown;
-  // In log2 units: what a constant reference serves with room to spare, and what is far below what
-  // it does not.
-  static constexpr float kLowest = -70.0f, kHighest = 130.0f, kOrdinary = 60.0f;
   bool probes = false;         // whether this item's first tile is looked at
   bool is_first_item = false;  // of the CTA: may try the second way, and tells others
   bool on_trial = false;       // whether it tries
@@ -73,8 +70,7 @@ struct ConsumerWays : ConsumerPieces {
       }
       most = math_max(most, high - low);
     }
-    constexpr float kWide = 40.0f;  // log2
-    if (any_thread(most * softmax_scale(p) * kLog2E > kWide)) way = kSecondWay;
+    if (any_thread(most * softmax_scale(p) * kLog2E > kFarApart)) way = kSecondWay;
   }
 
   ATT_MEMBER void look_for_levels() {

@@ -57,11 +57,11 @@ ATT_FN bool is_far_apart(const Context& c, const Sequence& sequence, int q0) {
   const float a = score[0] * to_log2, b = score[1] * to_log2;
   const auto some = [](bool of_lane) { return !all_lanes(!of_lane); };
   if constexpr (kConstantReference) {
-    return some(a > 130.0f || b > 130.0f) && some(a < 60.0f || b < 60.0f);
+    return some(a > kHighest || b > kHighest) && some(a < kOrdinary || b < kOrdinary);
   } else {
     const float high = math_max(a, b), low = math_min(a, b);
     const float others = shuffle_xor(low, 1), more = shuffle_xor(low, 2);
-    return some(high - math_min(low, math_min(others, more)) > 40.0f);
+    return some(high - math_min(low, math_min(others, more)) > kFarApart);
   }
 }
 

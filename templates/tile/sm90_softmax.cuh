@@ -42,6 +42,10 @@ constexpr int kRecentredExponent = kBf16 ? -60 : -8;
 // 8) above them.
 constexpr float kTrackedRise = kBf16 ? 40.0f : 12.0f;
 
+// Scores so far below one of their row that was met, log2, have exponentials that do not count: of
+// 2^20 of them less than the last bit of the row's sum.
+constexpr float kNegligible = 44.0f;
+
 // Sums below it have lost what counts, exponentials of 2^-36 of the sum and more: with a constant
 // reference, or where the first tile, from which the reference was taken, had scores of -inf alone.
 // (With a mask, such rows keep it from freezing.)
@@ -53,6 +57,13 @@ constexpr float kSmallestSum = kBf16 ? 0x1p-90f : 0x1p-9f;
 constexpr bool kMaskUnscaled = !spec::kScaleAtLaunch && spec::kSoftmaxScale > 0.0f;
 // What a steady tile's score adds to the products is worked out once a row.
 constexpr bool kAddLine = kScoreIsLine && (kMaskUnscaled || !spec::kHasMask);
+
+// Whether a loop that raises references takes no exponentials of a piece that has none which
+// counts. It is fp16's hot keys that gain; with bf16, whose heavy tails raise references more often
+// than not, in one piece a tile and beside scores of the key the branch cost more than it spared.
+// Beside Q in registers, and with longer pieces, ptxas has too few registers (C7512).
+constexpr bool kSkips = kTracks && !kBf16 && kPieces == 2 && kPieceKeys <= 64 && !spec::kHasScore &&
+                        !plan::kQInRegisters && (kMaskUnscaled || !spec::kHasMask);
 
 // Where a thread's elements are: rows `row` and `row` + 8, keys first_key + lane + 8j + {0, 1}.
 struct Position {
@@ -244,6 +255,25 @@ ATT_FN float highest_negative_score(const Scores& s, int half) {
 constexpr float kSteadyOffset = kAddLine ? 0.0f : kScoreOffset * kLog2E;
 ATT_FN float plus_steady_offset(float x) { return kSteadyOffset == 0.0f ? x : x + kSteadyOffset; }
 
+// With kSkips: whether none of the warp's scores, times `factor`, counts beside those that `top`
+// knows of, to which they are added.
+ATT_FN bool are_negligible(const Scores& s, float (&top)[2], float factor) {
+  // 0 stands for a row whose scores are all negative.
+  const float highest[2] = {highest_score(s, 0, 0.0f), highest_score(s, 1, 0.0f)};
+  const bool are = all_lanes((top[0] - highest[0]) * factor > kNegligible &&
+                             (top[1] - highest[1]) * factor > kNegligible);
+  top[0] = math_max(top[0], highest[0]);
+  top[1] = math_max(top[1], highest[1]);
+  return are;
+}
+
+// Half of a quad's lanes tell the other half what they met, those next to each other and those two
+// apart in turns: all know of it two pieces later, and none waits.
+ATT_FN void share_maxima(float (&top)[2], int piece) {
+  top[0] = math_max(top[0], shuffle_xor(top[0], 1 + piece));
+  top[1] = math_max(top[1], shuffle_xor(top[1], 1 + piece));
+}
+
 // With kTracks: raises the references that the scores, times `factor`, are too far above. `rises`:
 // by how many powers of two, the upper row's in the low half of the word: nothing is rounded, and
 // one register waits for the product that is still to be added to O. `top` has the largest scores
@@ -252,8 +282,10 @@ ATT_FN bool raise_references(const Scores& s, RowState& rows, float (&top)[2], f
                              unsigned& rises) {
   const float least = kSteadyOffset - kTrackedRise;
   rises = 0;
-  top[0] = highest_score(s, 0, top[0]);
-  top[1] = highest_score(s, 1, top[1]);
+  if constexpr (!kSkips) {
+    top[0] = highest_score(s, 0, top[0]);
+    top[1] = highest_score(s, 1, top[1]);
+  }
   // Of a row whose scores are all negative, 0 is not too far above either, or they are looked at.
   if (all_lanes(top[0] * factor + least <= rows.reference[0] &&
                 top[1] * factor + least <= rows.reference[1])) {

@@ -70,5 +70,11 @@ constexpr bool kTellsOthers = kTeaches && kTracks && kPieces == 2 && kWarpgroups
 constexpr bool kMeets = kTellsOthers && !spec::kHasMask && (!spec::kHasScore || kScoreIsLine) &&
                         !spec::kIsPacked && plan::kKeyPieces == 1;
 
+// Scores, log2: what a constant reference serves with room to spare, and what is far below what it
+// does not.
+constexpr float kLowest = -70.0f, kHighest = 130.0f, kOrdinary = 60.0f;
+// Scores of a row that are further apart, log2, will rise by more than fp16 has room for.
+constexpr float kFarApart = 40.0f;
+
 }  // namespace sm90
 }  // namespace att

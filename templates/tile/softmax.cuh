@@ -24,6 +24,17 @@ constexpr float kMostRise = kIsExact ? kFrozenLimit : 0x1p126f;
 // do so at every other tile. O, which may be as large as n times V, has so much less room.
 constexpr float kRunningSlack = kIsExact ? 0.0f : 8.0f;
 
+// Scores so far below a reference that runs, log2, have exponentials that do not count: of 2^20 of
+// them less than the last bit of the row's sum.
+constexpr float kNegligible = 44.0f;
+
+// The larger, or NaN if one of them is.
+ATT_FN float larger_or_nan(float x, float y) {
+  float z;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}
+
 // A row without a live key has the reference -inf, and all its elements are -inf: 0 keeps the
 // difference from being NaN.
 ATT_FN float finite(float x) { return x == -infinity() ? 0.0f : x; }
@@ -76,25 +87,53 @@ struct RowState {
     }
   }
 
-  // Raises the references to `offset` above the maximum of `s` as well and rescales what was
-  // accumulated (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018); after
-  // the first few keys of a row that is rarely needed, and then skipped; nor is it needed while no
-  // reference is more than `slack` too low.
+  // The largest of this lane's scores in each row. `kMindsNan`: NaN where one is.
+  template <bool kMindsNan, int kTiles>
+  static ATT_MEMBER void find_highest(const float (&s)[kBlocks][kTiles][4],
+                                      float (&highest)[kBlocks][2]) {
+    const auto larger = [&](float x, float y) {
+      return kMindsNan ? larger_or_nan(x, y) : math_max(x, y);
+    };
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        highest[m][half] = larger(s[m][0][2 * half], s[m][0][2 * half + 1]);
+#pragma unroll
+        for (int n = 1; n < kTiles; ++n) {
+          highest[m][half] =
+              larger(highest[m][half], larger(s[m][n][2 * half], s[m][n][2 * half + 1]));
+        }
+      }
+    }
+  }
+
+  static ATT_MEMBER float above_by(float highest, float offset) {
+    return kHasRoom ? highest * kScoreFactor + offset : highest * kScoreFactor;
+  }
+
   template <int kTiles, int kOTiles>
   ATT_MEMBER void raise(const float (&s)[kBlocks][kTiles][4], float (&o)[kBlocks][kOTiles][4],
                         float offset, float slack) {
+    float highest[kBlocks][2];
+    find_highest<false>(s, highest);
+    raise_to(highest, o, offset, slack);
+  }
+
+  // Raises the references to `offset` above the `highest` scores as well and rescales what was
+  // accumulated (Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018); after
+  // the first few keys of a row that is rarely needed, and then skipped; nor is it needed while no
+  // reference is more than `slack` too low.
+  template <int kOTiles>
+  ATT_MEMBER void raise_to(const float (&highest)[kBlocks][2], float (&o)[kBlocks][kOTiles][4],
+                           float offset, float slack) {
     float above[kBlocks][2];  // what this lane's scores ask for
     bool same = true;
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        float maximum = math_max(s[m][0][2 * half], s[m][0][2 * half + 1]);
-#pragma unroll
-        for (int n = 1; n < kTiles; ++n) {
-          maximum = math_max(maximum, math_max(s[m][n][2 * half], s[m][n][2 * half + 1]));
-        }
-        above[m][half] = kHasRoom ? maximum * kScoreFactor + offset : maximum * kScoreFactor;
+        above[m][half] = above_by(highest[m][half], offset);
         same &= above[m][half] <= reference[m][half] + slack;
       }
     }
@@ -114,6 +153,20 @@ struct RowState {
         }
       }
     }
+  }
+
+  // Whether none of the warp's scores counts, whose references run and were raised to the highest.
+  // A row that has met none yet says no.
+  ATT_MEMBER bool are_negligible(const float (&highest)[kBlocks][2], float offset) const {
+    bool all = true;
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        all = all && above_by(highest[m][half], offset) < reference[m][half] - kNegligible;
+      }
+    }
+    return all_lanes(all);
   }
 
   // s = exp2(s - reference), added to the sums.
