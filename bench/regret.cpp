@@ -30,6 +30,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -132,8 +133,9 @@ class StepClock {
       fmt::print(stderr, "{}: {} candidates of {} plans, {:.0f} s, best {:.1f} us\n", what_,
                  progress.done, plans_, at - began_, progress.best_us);
     }
-    constexpr const char* kNames[] = {"between waves", "compiling and verifying", "measuring",
-                                      "done"};
+    constexpr const char* kNames[] = {"waiting", "between waves", "compiling and verifying",
+                                      "measuring", "done"};
+    static_assert(std::size(kNames) == static_cast<std::size_t>(TuneState::kDone) + 1);
     seconds_[kNames[static_cast<std::size_t>(progress.state)]] += at - std::exchange(last_, at);
     return true;
   }
