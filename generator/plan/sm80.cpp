@@ -264,12 +264,11 @@ Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
   return {.tile_q = tile_of(plan).tile_q, .tile_kv = tile_of(plan).tile_kv, .order = {}};
 }
 
-// What a short launch takes less than of the other families that a Hopper GPU has, whose kernels
-// begin and end later. H200, us, the fastest of these and here: 2 x 64, 16 heads, d 64, 9.4 and
-// 8.0; 8 x 77 of 12 11.7 and 9.9; causal, 2 x 256 of 12, d 64, 12.0 and 10.7; 3 x 128 of 20, d 96,
-// 12.4 and 10.1. Of more
-// items than processors they take longer: 32 x 128 of 12, d 64, 16 and 23. Not measured with few
-// queries, nor with scores.
+// What a short launch takes less than what is said of it beside the other families that a Hopper
+// GPU has, whose kernels begin and end later. H200, us, the fastest of these and here: 2 x 64, 16
+// heads, d 64, 8.8 and 8.0; 8 x 77 of 12 10.5 and 9.9; causal, 3 x 128 of 20, d 96, 11.7 and 10.7.
+// Of more items than processors they take longer: 32 x 128 of 12, d 64, 15.8 and 21.5. Not measured
+// with few queries, nor with scores.
 double sooner_us(const AttentionSpec& spec, const ProblemShape& shape, const DeviceFacts& device,
                  double items) {
   constexpr double kSoonerUs = 2.5, kLaterUs = 2;
