@@ -267,12 +267,12 @@ Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
 // What a short launch takes less than what is said of it beside the other families that a Hopper
 // GPU has, whose kernels begin and end later. H200, us, the fastest of these and here: 2 x 64, 16
 // heads, d 64, 8.8 and 8.0; 8 x 77 of 12 10.5 and 9.9; causal, 3 x 128 of 20, d 96, 11.7 and 10.7.
-// Of more items than processors they take longer: 32 x 128 of 12, d 64, 15.8 and 21.5. Not measured
-// with few queries, nor with scores.
+// Not of more keys: 4 x 197 of 16, d 96, 14.0 and 15.6. Of many items a processor they take longer:
+// 32 x 128 of 12, d 64, 15.8 and 21.5. Not measured with few queries, nor with scores.
 double sooner_us(const AttentionSpec& spec, const ProblemShape& shape, const DeviceFacts& device,
                  double items) {
-  constexpr double kSoonerUs = 2.5, kLaterUs = 2;
-  constexpr std::int64_t kLeastQueries = 64, kMostKeys = 300;
+  constexpr double kSoonerUs = 2, kLaterUs = 2, kManyItems = 2;
+  constexpr std::int64_t kLeastQueries = 64, kMostKeys = 130;
   constexpr int kMostColumns = 128, kNarrow = 32;
   const bool is_plain = !spec.score && !has_dropout(spec) && !is_packed(spec) && !is_paged(spec) &&
                         spec.environment.tensors.empty() && spec.dtype != DType::kF32 &&
@@ -281,7 +281,8 @@ double sooner_us(const AttentionSpec& spec, const ProblemShape& shape, const Dev
                         std::max(spec.head_dim_qk, spec.head_dim_v) <= kMostColumns;
   if (device.target != Target::kSm90a || !is_plain || !is_short) return 0;
   if (items <= device.processor_count) return kSoonerUs;
-  return spec.head_dim_qk > kNarrow ? -kLaterUs : 0;
+  const bool is_later = spec.head_dim_qk > kNarrow && items > kManyItems * device.processor_count;
+  return is_later ? -kLaterUs : 0;
 }
 
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
