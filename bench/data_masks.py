@@ -186,7 +186,7 @@ def masks(length=LENGTH):
         "rollouts": Mask(
             "causal and above[segment[b, q_pos], segment[b, kv_idx]]",
             {"segment": ("int32", along, f"segments(mean={part(160)})"),
-             "above": ("bool", f"[{SEGMENTS}, {SEGMENTS}]", "ancestors(branch=1.5)")}, {},
+             "above": ("bool", f"[{SEGMENTS}, {SEGMENTS}]", "ancestors(branch=2.3)")}, {},
             lambda rng: rollouts(rng, length)),
         "buckets": Mask(
             "causal and bucket[h, q_pos] == bucket[h, kv_idx]",

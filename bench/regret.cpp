@@ -2,11 +2,12 @@
 // of a neighbouring shape, on held shapes that nothing was fitted to. One JSON object a line on
 // stdout; bench/regret.py makes the section of docs/performance.md of them.
 //
-//     regret [--whole] [--budget S] DIRECTORY [SPEC...]
+//     regret [--whole] [--budget S] [--backward] DIRECTORY [SPEC...]
 //         measures the shapes of these specs, of all without any; caches go into DIRECTORY, which
 //         should be empty. Of several GPUs each can take some of the specs. --whole: every legal
 //         plan is the yardstick, minutes a shape. --budget: begins no shape after S seconds.
-//     regret --compile [--whole] DIRECTORY [SPEC...]
+//         --backward: that pass' plans, of which there are few.
+//     regret --compile [--whole] [--backward] DIRECTORY [SPEC...]
 //         compiles the yardstick's kernels beforehand, without a GPU: for a machine whose time is
 //         dear. The searches compile theirs all the same.
 //     regret --replay FILE
@@ -29,6 +30,7 @@
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -96,9 +98,9 @@ bool is_left_out(const Held& held, std::span<const std::string> specs) {
 // rest a few spread evenly over its order, which would show it if the model were wrong about all of
 // them. The same plans on every machine of the target.
 Result<std::vector<KernelPlan>> yardstick(const AttentionSpec& spec, const ProblemShape& shape,
-                                          bool whole) {
+                                          Pass pass, bool whole) {
   ATT_TRY(const std::vector<KernelPlan> legal,
-          plans_by_cost(spec, shape, device_facts(Target::kSm90a)));
+          plans_by_cost(spec, shape, device_facts(Target::kSm90a), pass));
   if (whole || legal.size() <= kSmallSpace) return legal;
   std::vector<KernelPlan> plans(legal.begin(), legal.begin() + kFirstGuesses);
   const std::size_t rest = legal.size() - kFirstGuesses;
@@ -111,6 +113,7 @@ double now() { return Seconds(std::chrono::steady_clock::now().time_since_epoch(
 
 struct Options {
   bool whole = false;
+  Pass pass = Pass::kForward;
   double budget_s = INFINITY;
   std::string place;  // directory, or the file to replay
   std::vector<std::string> specs;
@@ -130,8 +133,9 @@ class StepClock {
       fmt::print(stderr, "{}: {} candidates of {} plans, {:.0f} s, best {:.1f} us\n", what_,
                  progress.done, plans_, at - began_, progress.best_us);
     }
-    constexpr const char* kNames[] = {"between waves", "compiling and verifying", "measuring",
-                                      "done"};
+    constexpr const char* kNames[] = {"waiting", "between waves", "compiling and verifying",
+                                      "measuring", "done"};
+    static_assert(std::size(kNames) == static_cast<std::size_t>(TuneState::kDone) + 1);
     seconds_[kNames[static_cast<std::size_t>(progress.state)]] += at - std::exchange(last_, at);
     return true;
   }
@@ -154,16 +158,17 @@ Json describe(const TuneResult& result) {
 // One shape of one spec on the GPU.
 class Bench {
  public:
-  Bench(Device& device, Compiler& compiler, std::string directory)
-      : device_(device), compiler_(compiler), directory_(std::move(directory)) {}
+  Bench(Device& device, Compiler& compiler, const Options& options)
+      : device_(device), compiler_(compiler), directory_(options.place), pass_(options.pass) {}
 
   Status open(const std::string& spec_name) {
     ATT_TRY(spec_, library_spec(spec_name, &text_));
     return ok_status();
   }
   const AttentionSpec& spec() const { return spec_; }
+  Pass pass() const { return pass_; }
   Result<std::vector<KernelPlan>> legal(const ProblemShape& shape) const {
-    return plans_by_cost(spec_, shape, device_.facts());
+    return plans_by_cost(spec_, shape, device_.facts(), pass_);
   }
 
   // Seconds until the measuring worker has its device and a first problem. It lives on from problem
@@ -197,7 +202,7 @@ class Bench {
   // What the runtime would run with that cache.
   Result<PlanChoice> choose(const std::string& cache, const ProblemShape& shape) const {
     ATT_TRY(const auto store, open_store(directory_ + "/" + cache));
-    return choose_plan(spec_, shape, device_, store.get());
+    return choose_plan(spec_, shape, device_, store.get(), pass_);
   }
 
   // Every plan's first median in that cache.
@@ -217,7 +222,7 @@ class Bench {
                     const std::map<std::string, KernelPlan>& named) {
     ATT_TRY(const auto store, open_store(directory_ + "/" + cache));
     Compiler* const compilers[] = {&compiler_};
-    LocalExecutor executor(spec_, shape, device_, compilers, store.get(), 2);
+    LocalExecutor executor(spec_, shape, device_, compilers, store.get(), 2, pass_);
     return attune::duel(executor, {named.begin(), named.end()}, kRounds);
   }
 
@@ -227,6 +232,7 @@ class Bench {
         {.spec_yaml = text_,
          .spec_file = spec_.name,
          .shape = shape,
+         .pass = pass_,
          .device = "cuda:0",
          .compilers = {"nvrtc"},
          .cache = path,
@@ -237,12 +243,14 @@ class Bench {
     return {.spec_hash = spec_hash(spec_),
             .device = device_.identity(),
             .shape = shape,
-            .protocol = std::string(kMeasurementProtocol)};
+            .protocol = std::string(kMeasurementProtocol),
+            .pass = pass_};
   }
 
   Device& device_;
   Compiler& compiler_;
   const std::string directory_;
+  const Pass pass_;
   std::string text_;
   AttentionSpec spec_;
   IsolatedExecutor executor_;
@@ -270,7 +278,8 @@ Result<Json> measure_neighbour(Bench& bench, const Held& held) {
 Result<Json> measure(Bench& bench, const Held& held, bool whole) {
   ATT_CHECK(bench.open(held.spec));
   ATT_TRY(const std::vector<KernelPlan> legal, bench.legal(held.shape));
-  ATT_TRY(const std::vector<KernelPlan> all, yardstick(bench.spec(), held.shape, whole));
+  ATT_TRY(const std::vector<KernelPlan> all,
+          yardstick(bench.spec(), held.shape, bench.pass(), whole));
   ATT_TRY(const TuneResult found, bench.tune("search.db", held.shape, legal, false));
   Json searched = describe(found);
   searched["steps"] = bench.steps.seconds();
@@ -348,7 +357,7 @@ Status survey(const Options& options) {
   std::filesystem::create_directories(options.place);
   ATT_TRY(const std::unique_ptr<Device> device, open_cuda_device(0));
   ATT_TRY(const std::unique_ptr<Compiler> compiler, open_nvrtc_compiler());
-  Bench bench(*device, *compiler, options.place);
+  Bench bench(*device, *compiler, options);
   for (const std::string& spec : options.specs) ATT_CHECK(survey_spec(bench, spec));
   return ok_status();
 }
@@ -361,7 +370,8 @@ Status compile_yardstick(const Options& options) {
   for (const Held& held : kHeld) {
     if (is_left_out(held, options.specs)) continue;
     ATT_TRY(const AttentionSpec spec, library_spec(held.spec));
-    ATT_TRY(const std::vector<KernelPlan> plans, yardstick(spec, held.shape, options.whole));
+    ATT_TRY(const std::vector<KernelPlan> plans,
+            yardstick(spec, held.shape, options.pass, options.whole));
     for (const KernelPlan& plan : plans) wanted.emplace_back(spec, plan);
   }
   parallel_for(static_cast<std::int64_t>(wanted.size()), [&](std::int64_t i) {
@@ -377,7 +387,7 @@ Status run(const Options& options) {
   std::filesystem::create_directories(directory);
   ATT_TRY(const std::unique_ptr<Device> device, open_cuda_device(0));
   ATT_TRY(const std::unique_ptr<Compiler> compiler, open_nvrtc_compiler());
-  Bench bench(*device, *compiler, directory);
+  Bench bench(*device, *compiler, options);
   const bool compiled_before = std::filesystem::exists(directory + "/" + kYardstickCache);
   ATT_TRY(const double start_seconds, bench.start_worker(kHeld[0]));
   const Json environment{
@@ -386,6 +396,7 @@ Status run(const Options& options) {
       {"cores", usable_processors()},
       {"compiled_before", compiled_before},
       {"worker_start_seconds", start_seconds},
+      {"pass", to_string(options.pass)},
       {"yardstick", options.whole
                         ? "the whole space"
                         : fmt::format("the whole space where it has at most {} plans, else "
@@ -419,18 +430,21 @@ int main(int argc, char** argv) {
   }
   CLI::App app("How far from the best the tuner's search and the cost model's first guess are");
   Options options;
-  bool compile = false, replay = false, survey_only = false;
+  bool compile = false, replay = false, survey_only = false, backward = false;
   CLI::App* const modes = app.add_option_group("mode", "default: measure");
   modes->add_flag("--compile", compile, "the yardstick's kernels only; needs no GPU");
   modes->add_flag("--replay", replay, "recorded times under today's search; needs no GPU");
   modes->add_flag("--survey", survey_only, "plans from all over the space of the specs' shapes");
   modes->require_option(0, 1);
+  app.add_flag("--backward", backward, "plans of the backward pass")
+      ->excludes(modes->get_option("--survey"));
   app.add_flag("--whole", options.whole, "every legal plan is the yardstick");
   app.add_option("--budget", options.budget_s, "begin no shape after so many seconds");
   app.add_option("place", options.place, "directory of the caches, or the file to replay")
       ->required();
   app.add_option("specs", options.specs, "default: all");
   CLI11_PARSE(app, argc, argv);
+  if (backward) options.pass = Pass::kBackward;
   const Status status = compile       ? compile_yardstick(options)
                         : replay      ? replay_all(options.place)
                         : survey_only ? survey(options)

@@ -3,6 +3,7 @@
 build/release/bench/regret, and writes its section of docs/performance.md.
 
     python3 bench/regret.py
+    python3 bench/regret.py --backward                # of the backward pass
     python3 bench/regret.py --render regret.jsonl...  # from what the program printed before, of several
                                                       # GPUs each for some of the specs; a shape whose
                                                       # whole space one of them measured is shown with that
@@ -27,6 +28,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 def parse_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", help="default: the newest bench/regret below build/")
+    parser.add_argument("--backward", action="store_true", help="plans of the backward pass")
     parser.add_argument("--render", metavar="JSONL", nargs="+", help="rewrite the page from saved output")
     parser.add_argument("--date", help="when saved output was made; default: now")
     parser.add_argument("--jsonl", help="also write the program's output here")
@@ -124,9 +126,10 @@ def render(text, lines, date):
     environment = lines[0]["environment"]
     held = most_measured([line for line in lines if "exhaustive" in line])
     neighbours = list({(line["neighbour"], line["shape"]): line for line in lines if "neighbour" in line}.values())
-    body = ("## Regret of the search, the cost model and buckets, on held shapes\n\n"
+    backward = environment.get("pass") == "backward"
+    body = (f"## Regret of the search, the cost model and buckets, on held shapes{', backward' if backward else ''}\n\n"
             f"{date}, {environment['device']}; {environment['compiler']}; {environment['cores']} cores. "
-            "`python3 bench/regret.py`\n\n"
+            f"`python3 bench/regret.py{' --backward' if backward else ''}`\n\n"
             "Regret: how much longer than the best plan. The best is the fastest of the search's, the first guess and the "
             "yardstick's winner when they race each other in 30 interleaved rounds. The yardstick is what a compile budget "
             f"affords: {environment['yardstick']}; where \"measured\" says all, the whole space. "
@@ -137,13 +140,14 @@ def render(text, lines, date):
     if neighbours:
         body += ("\n\nShapes half as long again as a held one, running the plan of its bucket:\n\n"
                  + neighbour_table(neighbours))
-    return page.replace_section(text, "regret", body)
+    return page.replace_section(text, "regret-backward" if backward else "regret", body)
 
 
 def run(arguments):
     program = page.newest_built(ROOT, "bench", "regret", named=arguments.program)
     with tempfile.TemporaryDirectory() as directory:
-        return subprocess.run([program, directory], check=True, stdout=subprocess.PIPE, text=True).stdout
+        command = [program, *(["--backward"] if arguments.backward else []), directory]
+        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def main():

@@ -6,6 +6,7 @@
 #include "generator/plan/backward.hpp"
 #include "generator/plan/sm90a_backward.hpp"
 #include "generator/plan/wgmma.hpp"
+#include "templates/work_items.h"
 
 namespace attune::sm90a_backward {
 namespace {
@@ -52,13 +53,42 @@ constexpr double kTilesOfUnknownWait = 7;
 // of 32 x 256, d 72, 181 and 156; but 16 of 32 x 257, d 64, 173 and 179, of 8 x 512 88 and 93. 24
 // of 64 x 49, d 32, 88, of the sm80 family 43.
 constexpr double kFewKeyTiles = 3, kChainClocks = 5000;
-double short_sequences_us(const ProblemShape& shape, const Sm90aBackwardPlan& tile, double walk,
-                          const ShapeCost& cost) {
-  double us = 0;
-  if (std::ceil(double(shape.kv_len) / tile_kv(tile)) <= kFewKeyTiles) us += cost.transfer_us;
-  if (walk <= 1) us += cost.rounds * kChainClocks / cost.units_per_us;
-  return us;
+// Keys apart come while the item before is finished. H200, us, without and with: 12 heads of 16 x
+// 32 on 257 40 and 31, 20 of 8 x 1 on 1500 86 and 67, 12 of 64 x 100 83 and 52, of 64 x 197 165 and
+// 155, 16 of 8 x 512 82 and 78; of 8 x 577 both take 105, of 8 x 1024 208 and 224.
+constexpr double kLoadClocks = 3500, kLoadClocksHidden = 140;  // by each query tile
+double short_sequences_us(const AttentionSpec& spec, const ProblemShape& shape,
+                          const Sm90aBackwardPlan& tile, double walk, const ShapeCost& cost) {
+  const double key_tiles = std::ceil(double(shape.kv_len) / tile_kv(tile));
+  const bool is_apart = is_narrow(spec) && loads_keys_apart(spec, tile);
+  const double in_open = is_apart && key_tiles == 1 ? 0.8 : 1;
+  const double us = key_tiles <= kFewKeyTiles ? in_open * cost.transfer_us : 0;
+  double clocks = walk <= 1 ? kChainClocks : 0;
+  if (is_narrow(spec)) {
+    clocks = is_apart ? 0 : kLoadClocks - kLoadClocksHidden * walk;
+  }
+  return us + cost.rounds * std::max(0.0, clocks) / cost.units_per_us;
 }
+
+// Rounds until the last group of heads is done, whose longest tile begins behind those of all other
+// groups (templates/tile/backward_order.cuh). H200, 16 heads on 2 of 4 x 4097, d 40, causal: 33 key
+// tiles, seven heads and one, 1094 us, off the counter 666.
+double rounds_of_groups(const ShapeCost& cost, const ProblemShape& shape,
+                        const Sm90aBackwardPlan& tile, const DeviceFacts& device,
+                        const LiveWork& work) {
+  constexpr std::int64_t kTilesOfGroup = 256, kLeastTiles = 16;
+  const auto tiles = att::tile_count<std::int64_t>(shape.kv_len, tile_kv(tile));
+  if (tiles < kLeastTiles) return cost.rounds;
+  const std::int64_t heads = shape.batch * shape.kv_heads;
+  const std::int64_t size = std::max<std::int64_t>(1, kTilesOfGroup / tiles);
+  const double before = double((heads - 1) / size * size * tiles);
+  return std::max(cost.rounds, before / device.processor_count + longest_key_tile(work));
+}
+
+// Of a mask's walks that are cut where heads have so few query tiles, more than a part's share.
+// H200, 32 heads on 8, d 128, causal, 1024: 61 us expected, 106 measured; 40 on 8 70, 122; 28 on 4
+// 61, 80; 32 on 8 of 512 34, 52.
+constexpr double kFewQueryTiles = 16, kShortParts = 1.7;
 
 }  // namespace
 
@@ -122,11 +152,25 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
       tile.tile_q, tile_kv(tile),
       4.0 * spec.head_dim_v + 10.0 * slabs(spec.head_dim_qk) * kSlabColumns, shape, device, work);
   cut_walks(spec, tile.cuts_walks, tile.tile_q, tile_kv(tile), shape, device, cost);
+  const double query_tiles = std::ceil(double(shape.q_len) / tile.tile_q);
+  if (tile.cuts_walks && spec.mask && !is_narrow(spec) && query_tiles <= kFewQueryTiles &&
+      !is_packed(spec)) {
+    cost.tiles *= kShortParts;
+  }
+  if (spec.mask && !tile.takes_items && !spec.deterministic && !is_packed(spec)) {
+    cost.rounds = rounds_of_groups(cost, shape, tile, device, work);
+  }
   // Not of short walks: causal, 16 heads of 1024, 57 us here, 63 by the plan that won with it.
-  const double walk =
-      std::ceil(double(shape.q_len) / tile.tile_q) * double(shape.heads) / double(shape.kv_heads);
+  const double walk = query_tiles * double(shape.heads) / double(shape.kv_heads);
   const bool is_plain = !spec.mask && !spec.score && !has_dropout(spec) && !spec.deterministic;
-  if (is_plain && !is_packed(spec)) cost.beside_us = short_sequences_us(shape, tile, walk, cost);
+  if (is_plain && !is_packed(spec)) {
+    cost.beside_us = short_sequences_us(spec, shape, tile, walk, cost);
+  }
+  // H200, causal: 16 heads of 64 x 49, d 32, 45 us, of the sm80 family 34.
+  constexpr double kMaskedChainClocks = 1600;
+  if (spec.mask && is_narrow(spec) && walk <= 1 && !is_packed(spec)) {
+    cost.beside_us = cost.rounds * kMaskedChainClocks / cost.units_per_us;
+  }
   constexpr double kLongWalk = 32;
   if (cost.rounds <= 1 && walk >= kLongWalk && !is_packed(spec)) {
     cost.tiles *= longest_key_tile(work);
