@@ -112,7 +112,8 @@ bool may_cut_walks(const AttentionSpec& spec) {
 
 // Columns of dQ that a warpgroup makes; templates/tile/sm90_backward_layout.cuh.
 int dq_columns(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
-  return slabs(spec.head_dim_qk) * kSlabColumns / tile.warpgroups;
+  const int columns = slabs(spec.head_dim_qk) * kSlabColumns;
+  return tile.tile_q == kLongTileQ ? columns : columns / tile.warpgroups;
 }
 
 Status serves(const AttentionSpec& spec, Target target) {
@@ -202,7 +203,12 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
                            !spec.mask && !spec.sink &&
                            (has_even_slope(spec) || is_logistic(spec)) && !has_dropout(spec) &&
                            !is_packed(spec) && !spec.deterministic;
-  if (tile.tile_q != kTileQ && !(tile.tile_q == kTallTileQ && may_be_tall)) {
+  const bool may_be_long = is_narrow(spec) && split_rows(spec).splits_references &&
+                           !has_dropout(spec) && !is_packed(spec) && !spec.deterministic &&
+                           expr::look_up_derivatives(spec.score, spec.environment).empty() &&
+                           !tile.keys_in_registers && !tile.keys_apart && !tile.cuts_walks;
+  if (tile.tile_q != kTileQ && !(tile.tile_q == kTallTileQ && may_be_tall) &&
+      !(tile.tile_q == kLongTileQ && may_be_long)) {
     return plan_unsupported(
         "query tiles of 64, or, of dense kernels with head dims above 64, without a mask and "
         "dropout, of 80");
@@ -266,6 +272,14 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
     }
   }
   tiles.push_back({.tile_q = kTallTileQ, .stages = 2});
+  for (const bool takes_items : {false, true}) {
+    for (const bool rotated : {false, true}) {
+      tiles.push_back({.tile_q = kLongTileQ,
+                       .stages = 2,
+                       .rotated = rotated,
+                       .takes_items = takes_items});
+    }
+  }
   for (const Sm90aBackwardPlan& tile : tiles) {
     for (const bool cuts_walks : {false, true}) {
       KernelPlan plan{.pass = Pass::kBackward, .target = device.target, .tile = tile};

@@ -24,7 +24,9 @@ bool helpers_take_time(const AttentionSpec& spec, const Sm90aBackwardPlan& tile)
 // 538, 2048 835 to 833, 4096 1393 to 1467; a window 906 to 856.
 double tiles_of_helpers(const AttentionSpec& spec, const ProblemShape& shape,
                         const Sm90aBackwardPlan& tile, const LiveWork& work) {
-  const double least = is_narrow(spec) ? 5 : 7, rows_ahead = is_narrow(spec) ? 1.3 : 1;
+  const double of_tile = tile.tile_q == kLongTileQ ? 0.5 : 1;
+  const double least = of_tile * (is_narrow(spec) ? 5 : 7);
+  const double rows_ahead = of_tile * (is_narrow(spec) ? 1.3 : 1);
   constexpr std::int64_t kTilesOfHead = 16;  // from so many on: att::heads_with_rows
   const double query_tiles = std::ceil(double(shape.q_len) / tile.tile_q);
   double lacking = 0;
@@ -75,6 +77,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
                                          !spec.environment.tensors.empty());
   const double rate = (narrow ? 0.53 : 0.67) * (tile.rotated == narrow ? 1.0 : 0.97) *
                       (tile.stages == 2 ? 1.0 : 1.01) * (tile.keys_in_registers ? 1.03 : 1.0) *
+                      (tile.tile_q == kLongTileQ ? 1.12 : 1.0) *
                       (!is_tall(tile) ? 1.0
                        : is_of_head   ? 0.99
                                       : 1.03);
@@ -100,7 +103,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   return {.item = (tile.takes_items && !is_wide(spec) ? narrow_item : kItemClocks) +
                   (tile.cuts_walks ? kPartClocks : 0),
           .tile = flops / flops_per_clock + (is_apart           ? apart_clocks
-                                             : tile.takes_items ? kRowsClocks
+                                             : tile.takes_items ? kRowsClocks * tile.tile_q / kTileQ
                                                                 : 0),
           .launch_us = kLaunchesUs,
           .group = {tile.tile_q, tile_kv(tile), is_apart, tile.takes_items, tile.cuts_walks}};

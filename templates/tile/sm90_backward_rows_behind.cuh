@@ -27,12 +27,12 @@ namespace sm90 {
 template <int kRows, int kBlocks>
 ATT_FN void take_share(const BackwardParams& p, const Sequence& sequence, int h, int tile,
                        int share, float* sums) {
-  if constexpr (spec::kHeadDimQk <= kDqColumns) {
+  if constexpr (!kSharesDqRows && spec::kHeadDimQk <= kDqColumns) {
     if (share > 0) return;  // of columns that no head has
   }
   const int lane = lane_index();
 #pragma unroll 1
-  for (int rows = 0; rows < kTileQ; rows += kRows) {
+  for (int rows = 0; rows < kDqRows; rows += kRows) {
 #pragma unroll 1
     for (int block = 0; block < kDqColumns / 8; block += kBlocks) {
       float numbers[kRows / 16][kBlocks / 4][4][4];
@@ -48,8 +48,9 @@ ATT_FN void take_share(const BackwardParams& p, const Sequence& sequence, int h,
       for (int i = 0; i < kRows / 16; ++i) {
 #pragma unroll
         for (int w = 0; w < kBlocks; w += 4) {
-          store_query_rows(p, sequence, h, tile * kTileQ + rows + i * 16 + lane / 4,
-                           share * kDqColumns + (block + w) * 8, numbers[i][w / 4]);
+          store_query_rows(p, sequence, h,
+                           first_row_of_share(tile, share) + rows + i * 16 + lane / 4,
+                           first_column_of_share(share) + (block + w) * 8, numbers[i][w / 4]);
         }
       }
     }
@@ -138,7 +139,7 @@ ATT_FN void bring_at_end(const BackwardParams& p, int head, int own_head) {
   while (number < shares_of_head(p)) {
     const bool goes_on = head == own_head;
     const int next = goes_on ? take() : 0;
-    bring_share<kTileQ, kDqColumns / 8>(p, head, number);
+    bring_share<kDqRows, kDqColumns / 8>(p, head, number);
     ++brought;
     if (!goes_on) break;
     number = shuffle_from(next, 0);
