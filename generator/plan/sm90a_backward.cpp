@@ -95,7 +95,10 @@ BackwardRows rows_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   } else if (!spec.deterministic) {
     rows.ahead_warps = is_tall(tile) ? 2 : 3;
   }
-  if (spec.deterministic) rows.turn_rows = tile.tile_q;
+  if (spec.deterministic) {
+    rows.turn_rows = tile.tile_q;
+    if (tile.tile_q == kLongTileQ) rows.at_a_time = kLongTileQ;
+  }
   return rows;
 }
 
@@ -136,7 +139,8 @@ int shared_bytes(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   const BackwardRows rows = rows_of(spec, tile);
   const int dims = slabs(spec.head_dim_qk) + slabs(spec.head_dim_v);
   const int matrices = dims * (tile_kv(tile) + tile.stages * tile.tile_q) * kSlabRowBytes +
-                       2 * tile.warpgroups * tile.tile_q * kSlabRowBytes;
+                       2 * tile.warpgroups * tile.tile_q * kSlabRowBytes +
+                       (tile.tile_q == kLongTileQ && !spec.deterministic ? tile.warpgroups * 4 * kSlabColumns * 64 : 0);
   const int row_bytes = (rows.splits_references ? 16 : 4) + (rows.splits_deltas ? 16 : 4);
   constexpr int kHalvesBytes = 128;
   const int barriers =
@@ -204,7 +208,7 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
                            (has_even_slope(spec) || is_logistic(spec)) && !has_dropout(spec) &&
                            !is_packed(spec) && !spec.deterministic;
   const bool may_be_long = is_narrow(spec) && split_rows(spec).splits_references &&
-                           !has_dropout(spec) && !is_packed(spec) && !spec.deterministic &&
+                           !has_dropout(spec) && !is_packed(spec) &&
                            expr::look_up_derivatives(spec.score, spec.environment).empty() &&
                            !tile.keys_in_registers && !tile.keys_apart && !tile.cuts_walks;
   if (tile.tile_q != kTileQ && !(tile.tile_q == kTallTileQ && may_be_tall) &&

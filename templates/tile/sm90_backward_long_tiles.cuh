@@ -10,7 +10,12 @@
 #pragma once
 
 #include "templates/ptx/convert.cuh"
+#include "templates/ptx/fence.cuh"
 #include "templates/ptx/mbarrier.cuh"
+#include "templates/ptx/reduce.cuh"
+#include "templates/ptx/shared_memory.cuh"
+#include "templates/ptx/shuffles.cuh"
+#include "templates/ptx/tma.cuh"
 #include "templates/ptx/wgmma.cuh"
 #include "templates/tile/backward_scores.cuh"
 #include "templates/tile/sm90_backward_consumer.cuh"
@@ -31,6 +36,30 @@ ATT_FN void make_ds_of_rounded(const Operand& p, const Products& d, Operand& ds)
       ds[n / 2][n % 2 * 2 + half] =
           pack_2<spec::kDType>(low * d[4 * n + 2 * half], high * d[4 * n + 2 * half + 1]);
     }
+  }
+}
+
+// Adds the warp's part of dQ of the tile whose dS is number `n`.
+template <typename Consumer>
+ATT_FN void stage_dq(Consumer& c, int index) {
+  const int lane = c.thread % 32, warp = c.thread / 32;
+  const unsigned staged = c.shared.staged_dq(c.warpgroup * 4 + warp);
+  if (!c.has_sums) mbarrier_wait(c.shared.sums_ready(), c.parity);
+  c.has_sums = true;
+  if (lane == 0) tma_store_wait_read();
+  sync_warp();
+#pragma unroll
+  for (int j = 0; j < spec::kHeadDimQk / 8; ++j) {
+    const unsigned words[4] = {
+        __builtin_bit_cast(unsigned, c.d_q[4 * j]), __builtin_bit_cast(unsigned, c.d_q[4 * j + 1]),
+        __builtin_bit_cast(unsigned, c.d_q[4 * j + 2]), __builtin_bit_cast(unsigned, c.d_q[4 * j + 3])};
+    store_shared_16(staged + (j * 32 + lane) * 16, words);
+  }
+  fence_shared_for_async();
+  sync_warp();
+  if (lane == 0) {
+    if (!c.is_dropped) bulk_reduce_add(c.sums_of(index) + warp * (kWarpDqBytes / 4), staged, kAddedDqBytes);
+    tma_store_commit();
   }
 }
 
@@ -100,7 +129,14 @@ ATT_FN void walk_long_tiles(Consumer& c) {
     c.issue_dk();
     wgmma_wait<1>();  // for dV and dQ
     wgmma_pin(c.d_q);
-    if (tiles > 0) c.end_dq(c.written - 1, sums);
+    if (tiles > 0) {
+      c.warp_arrive(shared.ds_empty((c.written & 1) ^ 1));
+      if constexpr (kStagesDq) {
+        stage_dq(c, sums);
+      } else {
+        c.add_dq_of(c.written - 1, sums);
+      }
+    }
     sums = sums_tile(p, c.sums_base, now.h, now.tile);
     before = c.at;
     c.at.advance();
@@ -119,7 +155,13 @@ ATT_FN void walk_long_tiles(Consumer& c) {
   c.warp_arrive(shared.do_empty(before.stage));
   c.warp_arrive(shared.q_empty(before.stage));
   wgmma_pin(c.d_q);
-  c.end_dq(c.written - 1, sums);
+  c.warp_arrive(shared.ds_empty((c.written & 1) ^ 1));
+  if constexpr (kStagesDq) {
+    stage_dq(c, sums);
+    if (c.thread % 32 == 0) tma_store_wait();
+  } else {
+    c.add_dq_of(c.written - 1, sums);
+  }
   wgmma_pin(c.d_k);
   wgmma_pin(c.d_v);
   if (c.is_dropped) {

@@ -50,7 +50,7 @@ ATT_FN bool is_of_one_key_tile(const Context& c, int tile) {
 struct HasSums {
   // To others nobody adds: for_columns_of_head(). Sums of a tile's rows lie side by side.
   static_assert(kTransposesDq || kRowsAtATime == kTileQ || spec::kHeadDimQk == plan::kSumColumns);
-  static constexpr int kColumns = kTransposesDq ? plan::kSumColumns : spec::kHeadDimQk;
+  static constexpr int kColumns = kTransposesDq || kStagesDq ? plan::kSumColumns : spec::kHeadDimQk;
   ATT_MEMBER bool operator()(const BackwardParams& p, const Sequence& own, int b, int h,
                              int first_query) const {
     if constexpr (kLoadsKeysApart) {

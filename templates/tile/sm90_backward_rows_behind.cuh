@@ -36,12 +36,12 @@ ATT_FN void take_share(const BackwardParams& p, const Sequence& sequence, int h,
 #pragma unroll 1
     for (int block = 0; block < kDqColumns / 8; block += kBlocks) {
       float numbers[kRows / 16][kBlocks / 4][4][4];
-      float* const from = sums + (rows * 2 + lane) * 4 + block * 512;
+      float* const from = sums + first_four(rows * 2 + lane) + block * kFourStride;
 #pragma unroll
       for (int i = 0; i < kRows / 16; ++i) {
 #pragma unroll
         for (int w = 0; w < kBlocks; ++w) {
-          exchange_for_zeros_16(from + i * 128 + w * 512, numbers[i][w / 4][w % 4]);
+          exchange_for_zeros_16(from + first_four(i * 32) + w * kFourStride, numbers[i][w / 4][w % 4]);
         }
       }
 #pragma unroll

@@ -167,14 +167,14 @@ ATT_FN void convert_shares(const BackwardParams& p, const Sequence& sequence, in
       if (!has_sums(h + head, tile)) continue;
       float* const from = p.d_q_sums +
                           sums_offset(sums_tile(p, sums_head, head, tile), number % kDqShares) +
-                          thread * 4;
+                          first_four(thread);
       for_columns_of_head(number % kDqShares, thread / 32, [&](int j) {
         // Ordinary loads leave copies in the nearer half of L2, which stores then have to call
         // back: zeroing so took an H100 14 us for 64 KB, exchanging next to nothing.
         if (clears) {
-          exchange_for_zeros_16(from + j * 512, sums[i][j]);
+          exchange_for_zeros_16(from + j * kFourStride, sums[i][j]);
         } else {
-          load_global_l2_16(from + j * 512, sums[i][j]);
+          load_global_l2_16(from + j * kFourStride, sums[i][j]);
         }
       });
     }
