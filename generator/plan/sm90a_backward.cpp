@@ -66,6 +66,9 @@ BackwardRows rows_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
     rows.part_keys = tile_kv(tile);
     rows.walk_tile = tile.tile_q;
   }
+  if (tile.tile_q == kLongTileQ && (spec.deterministic || loads_keys_apart(spec, tile))) {
+    rows.at_a_time = kLongTileQ;
+  }
   // How many key tiles a packed sequence has the host does not know.
   if (is_packed(spec)) {
     rows.sum_wave = 0;
@@ -95,10 +98,7 @@ BackwardRows rows_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   } else if (!spec.deterministic) {
     rows.ahead_warps = is_tall(tile) ? 2 : 3;
   }
-  if (spec.deterministic) {
-    rows.turn_rows = tile.tile_q;
-    if (tile.tile_q == kLongTileQ) rows.at_a_time = kLongTileQ;
-  }
+  if (spec.deterministic) rows.turn_rows = tile.tile_q;
   return rows;
 }
 
@@ -208,9 +208,9 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
                            (has_even_slope(spec) || is_logistic(spec)) && !has_dropout(spec) &&
                            !is_packed(spec) && !spec.deterministic;
   const bool may_be_long = is_narrow(spec) && split_rows(spec).splits_references &&
-                           !has_dropout(spec) && !is_packed(spec) &&
+                           !has_dropout(spec) &&
                            expr::look_up_derivatives(spec.score, spec.environment).empty() &&
-                           !tile.keys_in_registers && !tile.keys_apart && !tile.cuts_walks;
+                           !tile.keys_in_registers;
   if (tile.tile_q != kTileQ && !(tile.tile_q == kTallTileQ && may_be_tall) &&
       !(tile.tile_q == kLongTileQ && may_be_long)) {
     return plan_unsupported(
@@ -276,12 +276,14 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
     }
   }
   tiles.push_back({.tile_q = kTallTileQ, .stages = 2});
-  for (const bool takes_items : {false, true}) {
+  for (const auto& [takes_items, apart] :
+       {std::pair{false, false}, {true, false}, {true, true}}) {
     for (const bool rotated : {false, true}) {
       tiles.push_back({.tile_q = kLongTileQ,
                        .stages = 2,
                        .rotated = rotated,
-                       .takes_items = takes_items});
+                       .takes_items = takes_items,
+                       .keys_apart = apart});
     }
   }
   for (const Sm90aBackwardPlan& tile : tiles) {

@@ -42,6 +42,10 @@ ATT_FN void make_ds_of_rounded(const Operand& p, const Products& d, Operand& ds)
 // Adds the warp's part of dQ of the tile whose dS is number `n`.
 template <typename Consumer>
 ATT_FN void stage_dq(Consumer& c, int index) {
+  if (kLoadsKeysApart && index < 0) {
+    c.bring_dq(index);
+    return;
+  }
   const int lane = c.thread % 32, warp = c.thread / 32;
   const unsigned staged = c.shared.staged_dq(c.warpgroup * 4 + warp);
   if (!c.has_sums) mbarrier_wait(c.shared.sums_ready(), c.parity);
@@ -93,7 +97,8 @@ ATT_FN void walk_long_tiles(Consumer& c) {
       c.warp_arrive(shared.q_empty(before.stage));
     }
     mbarrier_wait(shared.do_full(c.at.stage), c.at.parity);
-    if (kMayHaveDeadRows && now.flags == 0) {
+    const int flags = kLoadsKeysApart ? now.flags & ~kAllOfQueries : now.flags;
+    if (kMayHaveDeadRows && flags == 0) {
       clean_dead_rows<kTileQ>(shared.references(c.at.stage), shared.d_o(c.at.stage),
                               warpgroup_barrier(c.warpgroup));
     }
@@ -105,7 +110,9 @@ ATT_FN void walk_long_tiles(Consumer& c) {
     wgmma_pin(c.s);
     const Context context = item_context(p, c.own, c.b, now.h, c.h_kv);
     const bool full = (now.flags >> c.warpgroup & 1) != 0;
-    if constexpr (kTakesItems && spec::kHasMask) c.is_dropped = now.flags == kDropped;
+    if constexpr (kTakesItems && spec::kHasMask && !kLoadsKeysApart) {
+      c.is_dropped = now.flags == kDropped;
+    }
     const ColumnElements<kTileQ> elements{
         c.k0 + c.warpgroup * kKeys + c.thread / 32 * 16 + c.thread % 32 / 4,
         now.tile * kTileQ + c.thread % 4 * 2, 0, 0};
@@ -122,6 +129,7 @@ ATT_FN void walk_long_tiles(Consumer& c) {
     c.issue_dq(c.written - 1);
     wgmma_wait<2>();  // for dP
     wgmma_pin(c.d);
+    if (kLoadsKeysApart && now.more == 0) c.warp_arrive(shared.v_empty());
     make_ds_of_rounded(c.p_operand, c.d, c.ds_operand);
     wgmma_pin(c.ds_operand);
     mbarrier_wait(shared.ds_empty(c.written & 1), (c.written >> 1 & 1) ^ 1);
@@ -138,6 +146,7 @@ ATT_FN void walk_long_tiles(Consumer& c) {
       }
     }
     sums = sums_tile(p, c.sums_base, now.h, now.tile);
+    if (kLoadsKeysApart && (now.flags & kAllOfQueries) != 0) sums = ~sums;
     before = c.at;
     c.at.advance();
     ++c.written;

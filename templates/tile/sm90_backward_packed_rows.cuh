@@ -99,10 +99,10 @@ ATT_FN void convert_packed_rows(const BackwardParams& p, int index) {
   if (is_of_one_key_tile(item_context(p, own, b, h, h / (p.heads / p.kv_heads)), tile)) return;
   const int sums = (h * tiles + padded) * kTilesOfPadding + in_padded;
   const float* const from =
-      p.d_q_sums + sums_offset(sums, share) + thread_index() % kWarpgroupThreads * 4;
+      p.d_q_sums + sums_offset(sums, share) + first_four(thread_index() % kWarpgroupThreads);
   float numbers[kDqNumbers / 4][4];
 #pragma unroll
-  for (int j = 0; j < kDqNumbers / 4; ++j) load_global_l2_16(from + j * 512, numbers[j]);
+  for (int j = 0; j < kDqNumbers / 4; ++j) load_global_l2_16(from + j * kFourStride, numbers[j]);
   store_share(p, own, h, tile, share, numbers);
 }
 
