@@ -200,17 +200,16 @@ bool is_logistic(const AttentionSpec& spec) {
 Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm90aBackwardPlan& tile = tile_of(plan);
   if (tile.warpgroups != kWarpgroups) return plan_unsupported("two warpgroups");
-  // Elsewhere ptxas has too few registers: beside a score in general it spills 45, under a mask 10,
-  // and causal attention is no faster. A softcap spills 18, of which 5 are loaded in the loop, and
-  // is 9 % faster. Beside a sink and with narrow V it was not tried.
+  // Whether dS is made of P as rounded for dV: templates/tile/sm90_backward_rounded.cuh.
+  const bool rounds = split_rows(spec).splits_references && !has_dropout(spec) &&
+                      expr::look_up_derivatives(spec.score, spec.environment).empty();
+  // Elsewhere ptxas has too few registers: beside a score in general it spills 45. A softcap spills
+  // 18, of which 5 are loaded in the loop, and is 9 % faster. Beside a sink and with narrow V it
+  // was not tried.
   const bool may_be_tall = slabs(spec.head_dim_qk) == 2 && slabs(spec.head_dim_v) == 2 &&
-                           !spec.mask && !spec.sink &&
-                           (has_even_slope(spec) || is_logistic(spec)) && !has_dropout(spec) &&
-                           !is_packed(spec) && !spec.deterministic;
-  const bool may_be_long = is_narrow(spec) && split_rows(spec).splits_references &&
-                           !has_dropout(spec) &&
-                           expr::look_up_derivatives(spec.score, spec.environment).empty() &&
-                           !tile.keys_in_registers;
+                           !spec.sink && (rounds || (!spec.mask && has_even_slope(spec)) || (!spec.mask && is_logistic(spec))) &&
+                           !has_dropout(spec) && !is_packed(spec) && !spec.deterministic;
+  const bool may_be_long = is_narrow(spec) && rounds && !tile.keys_in_registers;
   if (tile.tile_q != kTileQ && !(tile.tile_q == kTallTileQ && may_be_tall) &&
       !(tile.tile_q == kLongTileQ && may_be_long)) {
     return plan_unsupported(

@@ -20,24 +20,10 @@
 #include "templates/tile/backward_scores.cuh"
 #include "templates/tile/sm90_backward_consumer.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
+#include "templates/tile/sm90_backward_rounded.cuh"
 
 namespace att {
 namespace sm90 {
-
-// dS of rounded P and of dP less D.
-ATT_FN void make_ds_of_rounded(const Operand& p, const Products& d, Operand& ds) {
-#pragma unroll
-  for (int n = 0; n < kTileQ / 8; ++n) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const unsigned pair = p[n / 2][n % 2 * 2 + half];
-      float low, high;
-      unpack_2<spec::kDType>(pair, low, high);
-      ds[n / 2][n % 2 * 2 + half] =
-          pack_2<spec::kDType>(low * d[4 * n + 2 * half], high * d[4 * n + 2 * half + 1]);
-    }
-  }
-}
 
 // Adds the warp's part of dQ of the tile whose dS is number `n`.
 template <typename Consumer>
