@@ -17,6 +17,8 @@ inline const Sm90aBackwardPlan& tile_of(const KernelPlan& plan) {
   return std::get<Sm90aBackwardPlan>(plan.tile);
 }
 
+inline bool is_long(const Sm90aBackwardPlan& tile) { return tile.tile_q == kLongTileQ; }
+
 // Whose dQ is made transposed, and dK of what lies in shared memory.
 inline bool is_tall(const Sm90aBackwardPlan& tile) { return tile.tile_q % kTileQ != 0; }
 

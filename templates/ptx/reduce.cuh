@@ -19,14 +19,6 @@ ATT_FN void reduce_add_4(float* to, float a, float b, float c, float d) {
                : "memory");
 }
 
-// Adds fp32 of shared memory, a multiple of 16 bytes, by the bulk engine; of one thread's commit
-// groups, as TMA stores are. sm_90 and later.
-ATT_FN void bulk_reduce_add(float* to, unsigned from, int bytes) {
-  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to),
-               "r"(from), "r"(bytes)
-               : "memory");
-}
-
 // Takes four fp32 from `from`, 16-byte aligned, and leaves zeros. sm_90 and later.
 ATT_FN void exchange_for_zeros_16(float* from, float (&values)[4]) {
   asm volatile(

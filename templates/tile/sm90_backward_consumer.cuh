@@ -190,8 +190,8 @@ struct Consumer {
   // The warpgroup's share of dQ of the tile whose dS is number `n`.
   ATT_MEMBER void issue_dq(unsigned n) {
     const int row = kSharesDqRows ? warpgroup * kDqRows : 0;
-    const unsigned ds = wgmma_descriptor(shared.d_s(0) + row * kRowBytes, kQSlabBytes) +
-                        (n & 1) * (kDsBytes / 16);
+    const unsigned ds =
+        wgmma_descriptor(shared.d_s(0) + row * kRowBytes, kQSlabBytes) + (n & 1) * (kDsBytes / 16);
     const int column = first_column_of_share(warpgroup);
     const unsigned k = wgmma_descriptor(
         shared.k() + column / kSlabColumns * kKvSlabBytes + column % kSlabColumns * 2,
@@ -252,11 +252,8 @@ struct Consumer {
 
   // dQ of the tile whose dS is number `n` is there.
   ATT_MEMBER void end_dq(unsigned n, int index) {
-    warp_arrive(shared.ds_empty(n & 1));
-    add_dq_of(n, index);
-  }
-  ATT_MEMBER void add_dq_of(unsigned n, int index) {
     [[maybe_unused]] float* const to = sums_of(index);
+    warp_arrive(shared.ds_empty(n & 1));
     if (!has_sums) mbarrier_wait(shared.sums_ready(), parity);
     has_sums = true;
     if constexpr (kTakesTurns) mbarrier_wait(shared.turn_taken(n), shared.turn_parity(n));

@@ -104,25 +104,12 @@ constexpr int kStagedRowBytes = 2 * spec::kHeadDimV;
 constexpr int kStagedPartBytes = 2 * kRowsOfPart * kStagedRowBytes;
 constexpr int kStagedRowsBytes = plan::kRowWarps * kStagedPartBytes;
 
-// dQ's way out: of whole columns a warp's rows are staged, in the accumulators' order, and added by
-// the bulk engine, so that no register waits for L2.
-constexpr bool kStagesDq = kSharesDqRows && !kTakesTurns;
-constexpr int kAddedDqBytes = spec::kHeadDimQk / 8 * 512;  // of a warp's, which a head has
-constexpr int kWarpDqBytes = kDqColumns * 64;
-constexpr int kStagedDqBytes = kStagesDq ? 4 * kWarpgroups * kWarpDqBytes : 0;
-// Of a thread's fours of a share of dQ: where the first one's sum lies, and the others' behind it.
-ATT_FN int first_four(int thread) {
-  return kStagesDq ? thread / 32 * (kWarpDqBytes / 4) + thread % 32 * 4 : thread * 4;
-}
-constexpr int kFourStride = kStagesDq ? 128 : 512;
-
 constexpr int kKOffset = 0;
 constexpr int kVOffset = kKOffset + kKBytes;
 constexpr int kQOffset = kVOffset + kVBytes;
 constexpr int kDoOffset = kQOffset + kStages * kQBytes;
 constexpr int kDsOffset = kDoOffset + kStages * kDoBytes;
-constexpr int kDqOffset = kDsOffset + kDsBuffers * kDsBytes;
-constexpr int kStagedRowsOffset = kDqOffset + kStagedDqBytes;
+constexpr int kStagedRowsOffset = kDsOffset + kDsBuffers * kDsBytes;
 constexpr int kLeavingOffset = kStagedRowsOffset + kStagedRowsBytes;
 constexpr int kReferenceOffset = kLeavingOffset + (kLoadsKeysApart ? kVBytes : 0);
 constexpr int kDeltaOffset = kReferenceOffset + kStages * kReferenceBytes;
@@ -156,7 +143,6 @@ struct SharedMemory {
   ATT_MEMBER unsigned staged_rows(int warp) const {
     return base + kStagedRowsOffset + warp * kStagedPartBytes;
   }
-  ATT_MEMBER unsigned staged_dq(int warp) const { return base + kDqOffset + warp * kWarpDqBytes; }
   // With kLoadsKeysApart dV on its way out.
   ATT_MEMBER unsigned leaving() const { return base + kLeavingOffset; }
   ATT_MEMBER unsigned references(int stage) const {

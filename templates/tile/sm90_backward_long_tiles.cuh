@@ -10,12 +10,8 @@
 #pragma once
 
 #include "templates/ptx/convert.cuh"
-#include "templates/ptx/fence.cuh"
 #include "templates/ptx/mbarrier.cuh"
-#include "templates/ptx/reduce.cuh"
-#include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/shuffles.cuh"
-#include "templates/ptx/tma.cuh"
 #include "templates/ptx/wgmma.cuh"
 #include "templates/tile/backward_scores.cuh"
 #include "templates/tile/sm90_backward_consumer.cuh"
@@ -24,34 +20,6 @@
 
 namespace att {
 namespace sm90 {
-
-// Adds the warp's part of dQ of the tile whose dS is number `n`.
-template <typename Consumer>
-ATT_FN void stage_dq(Consumer& c, int index) {
-  if (kLoadsKeysApart && index < 0) {
-    c.bring_dq(index);
-    return;
-  }
-  const int lane = c.thread % 32, warp = c.thread / 32;
-  const unsigned staged = c.shared.staged_dq(c.warpgroup * 4 + warp);
-  if (!c.has_sums) mbarrier_wait(c.shared.sums_ready(), c.parity);
-  c.has_sums = true;
-  if (lane == 0) tma_store_wait_read();
-  sync_warp();
-#pragma unroll
-  for (int j = 0; j < spec::kHeadDimQk / 8; ++j) {
-    const unsigned words[4] = {
-        __builtin_bit_cast(unsigned, c.d_q[4 * j]), __builtin_bit_cast(unsigned, c.d_q[4 * j + 1]),
-        __builtin_bit_cast(unsigned, c.d_q[4 * j + 2]), __builtin_bit_cast(unsigned, c.d_q[4 * j + 3])};
-    store_shared_16(staged + (j * 32 + lane) * 16, words);
-  }
-  fence_shared_for_async();
-  sync_warp();
-  if (lane == 0) {
-    if (!c.is_dropped) bulk_reduce_add(c.sums_of(index) + warp * (kWarpDqBytes / 4), staged, kAddedDqBytes);
-    tma_store_commit();
-  }
-}
 
 // Leaves dK and dV, unscaled.
 template <typename Consumer>
@@ -123,14 +91,7 @@ ATT_FN void walk_long_tiles(Consumer& c) {
     c.issue_dk();
     wgmma_wait<1>();  // for dV and dQ
     wgmma_pin(c.d_q);
-    if (tiles > 0) {
-      c.warp_arrive(shared.ds_empty((c.written & 1) ^ 1));
-      if constexpr (kStagesDq) {
-        stage_dq(c, sums);
-      } else {
-        c.add_dq_of(c.written - 1, sums);
-      }
-    }
+    if (tiles > 0) c.end_dq(c.written - 1, sums);
     sums = sums_tile(p, c.sums_base, now.h, now.tile);
     if (kLoadsKeysApart && (now.flags & kAllOfQueries) != 0) sums = ~sums;
     before = c.at;
@@ -150,13 +111,7 @@ ATT_FN void walk_long_tiles(Consumer& c) {
   c.warp_arrive(shared.do_empty(before.stage));
   c.warp_arrive(shared.q_empty(before.stage));
   wgmma_pin(c.d_q);
-  c.warp_arrive(shared.ds_empty((c.written & 1) ^ 1));
-  if constexpr (kStagesDq) {
-    stage_dq(c, sums);
-    if (c.thread % 32 == 0) tma_store_wait();
-  } else {
-    c.add_dq_of(c.written - 1, sums);
-  }
+  c.end_dq(c.written - 1, sums);
   wgmma_pin(c.d_k);
   wgmma_pin(c.d_v);
   if (c.is_dropped) {

@@ -48,9 +48,9 @@ ATT_FN bool is_of_one_key_tile(const Context& c, int tile) {
 
 // Of whose tiles there are sums, for the launch that zeroes them.
 struct HasSums {
-  // To others nobody adds: for_columns_of_head(). Sums of a tile's rows lie side by side.
-  static_assert(kTransposesDq || kRowsAtATime == kTileQ || spec::kHeadDimQk == plan::kSumColumns);
-  static constexpr int kColumns = kTransposesDq || kStagesDq ? plan::kSumColumns : spec::kHeadDimQk;
+  // To others nobody adds: for_columns_of_head(). Sums of kDqRows rows lie side by side.
+  static constexpr bool kAreFirst = !kTransposesDq && kRowsAtATime == kDqRows;
+  static constexpr int kColumns = kAreFirst ? spec::kHeadDimQk : plan::kSumColumns;
   ATT_MEMBER bool operator()(const BackwardParams& p, const Sequence& own, int b, int h,
                              int first_query) const {
     if constexpr (kLoadsKeysApart) {
@@ -99,10 +99,10 @@ ATT_FN void convert_packed_rows(const BackwardParams& p, int index) {
   if (is_of_one_key_tile(item_context(p, own, b, h, h / (p.heads / p.kv_heads)), tile)) return;
   const int sums = (h * tiles + padded) * kTilesOfPadding + in_padded;
   const float* const from =
-      p.d_q_sums + sums_offset(sums, share) + first_four(thread_index() % kWarpgroupThreads);
+      p.d_q_sums + sums_offset(sums, share) + thread_index() % kWarpgroupThreads * 4;
   float numbers[kDqNumbers / 4][4];
 #pragma unroll
-  for (int j = 0; j < kDqNumbers / 4; ++j) load_global_l2_16(from + j * kFourStride, numbers[j]);
+  for (int j = 0; j < kDqNumbers / 4; ++j) load_global_l2_16(from + j * 512, numbers[j]);
   store_share(p, own, h, tile, share, numbers);
 }
 

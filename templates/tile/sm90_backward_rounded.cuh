@@ -9,11 +9,11 @@
 namespace att {
 namespace sm90 {
 
-// Of tiles of more than 64 queries, where the score grows as the product does.
-constexpr bool kRoundsSlopes = kDsBuffers > 0 && kTileQ > 64 && plan::kSplitReferences &&
-                               plan::kSplitDeltas && (!spec::kHasScore || kScoreGradIsOne) &&
-                               !spec::kHasDropout && kGradLoads == 0;
-static_assert(kRoundsSlopes || !kSharesDqRows);
+// Of tiles of 128 queries, and of 80 under a mask, which else spill. Without one tiles of 80 have
+// room, and were 1 % slower so.
+constexpr bool kRoundsSlopes = kSharesDqRows || (kTransposesDq && spec::kHasMask);
+static_assert(!kRoundsSlopes || (plan::kSplitReferences && plan::kSplitDeltas && kGradLoads == 0 &&
+                                 (!spec::kHasScore || kScoreGradIsOne) && !spec::kHasDropout));
 
 // `d`: dP less D.
 ATT_FN void make_ds_of_rounded(const unsigned (&p)[kTileQ / 16][4], const float (&d)[kTileQ / 2],

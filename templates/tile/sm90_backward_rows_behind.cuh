@@ -36,12 +36,12 @@ ATT_FN void take_share(const BackwardParams& p, const Sequence& sequence, int h,
 #pragma unroll 1
     for (int block = 0; block < kDqColumns / 8; block += kBlocks) {
       float numbers[kRows / 16][kBlocks / 4][4][4];
-      float* const from = sums + first_four(rows * 2 + lane) + block * kFourStride;
+      float* const from = sums + (rows * 2 + lane) * 4 + block * 512;
 #pragma unroll
       for (int i = 0; i < kRows / 16; ++i) {
 #pragma unroll
         for (int w = 0; w < kBlocks; ++w) {
-          exchange_for_zeros_16(from + first_four(i * 32) + w * kFourStride, numbers[i][w / 4][w % 4]);
+          exchange_for_zeros_16(from + i * 128 + w * 512, numbers[i][w / 4][w % 4]);
         }
       }
 #pragma unroll
@@ -53,6 +53,26 @@ ATT_FN void take_share(const BackwardParams& p, const Sequence& sequence, int h,
                            first_column_of_share(share) + (block + w) * 8, numbers[i][w / 4]);
         }
       }
+    }
+  }
+}
+
+// The same of dQ made transposed: 16 columns of all queries are under way at a time.
+ATT_FN void take_transposed_share(const BackwardParams& p, const Sequence& sequence, int h,
+                                  int tile, int share, float* sums) {
+#pragma unroll 1
+  for (int column = 0; column < kDqColumns; column += 16) {
+    const int of_head = share * kDqColumns + column;
+    if (of_head >= spec::kHeadDimQk) return;
+    float* const from = sums + (column * 2 + lane_index()) * 4;
+    float numbers[kTileQ / 16][2][4];
+#pragma unroll
+    for (int j = 0; j < kTileQ / 8; ++j) {
+      exchange_for_zeros_16(from + j * 512, numbers[j / 2][j % 2]);
+    }
+#pragma unroll
+    for (int j = 0; j < kTileQ / 16; ++j) {
+      store_transposed_rows(p, sequence, h, tile * kTileQ + j * 16, of_head, numbers[j]);
     }
   }
 }
@@ -71,7 +91,12 @@ ATT_FN void bring_share(const BackwardParams& p, int head, int number) {
     add_sink_gradient(p, sequence, b, h, tile * kTileQ, min_i32((tile + 1) * kTileQ, p.q_len));
   }
   const int sums = sums_tile(p, sums_head(p, head) + in_group, tile);
-  take_share<kRows, kBlocks>(p, sequence, h, tile, share, p.d_q_sums + sums_offset(sums, share));
+  float* const from = p.d_q_sums + sums_offset(sums, share);
+  if constexpr (kTransposesDq) {
+    take_transposed_share(p, sequence, h, tile, share, from);
+  } else {
+    take_share<kRows, kBlocks>(p, sequence, h, tile, share, from);
+  }
   sync_warp();
 }
 

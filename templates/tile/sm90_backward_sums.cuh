@@ -134,8 +134,7 @@ ATT_FN void store_share(const BackwardParams& p, const Sequence& sequence, int h
   } else {
 #pragma unroll
     for (int j = 0; j < kDqColumns / 32; ++j) {
-      store_query_rows(p, sequence, h,
-                       first_row_of_share(tile, share) + warp_row + thread % 32 / 4,
+      store_query_rows(p, sequence, h, first_row_of_share(tile, share) + warp_row + thread % 32 / 4,
                        first_column_of_share(share) + j * 32,
                        *reinterpret_cast<const float(*)[4][4]>(&sums[4 * j]));
     }
@@ -167,14 +166,14 @@ ATT_FN void convert_shares(const BackwardParams& p, const Sequence& sequence, in
       if (!has_sums(h + head, tile)) continue;
       float* const from = p.d_q_sums +
                           sums_offset(sums_tile(p, sums_head, head, tile), number % kDqShares) +
-                          first_four(thread);
+                          thread * 4;
       for_columns_of_head(number % kDqShares, thread / 32, [&](int j) {
         // Ordinary loads leave copies in the nearer half of L2, which stores then have to call
         // back: zeroing so took an H100 14 us for 64 KB, exchanging next to nothing.
         if (clears) {
-          exchange_for_zeros_16(from + j * kFourStride, sums[i][j]);
+          exchange_for_zeros_16(from + j * 512, sums[i][j]);
         } else {
-          load_global_l2_16(from + j * kFourStride, sums[i][j]);
+          load_global_l2_16(from + j * 512, sums[i][j]);
         }
       });
     }
