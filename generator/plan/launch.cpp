@@ -330,6 +330,7 @@ bool covers(std::span<const WorkspaceRegion> promised, std::span<const Workspace
     return std::ranges::any_of(promised, [&](const WorkspaceRegion& has) {
       // Smaller tiles are more of them.
       const bool counts_tiles = need.content == WorkspaceRegion::Content::kLearnedSums ||
+                                need.content == WorkspaceRegion::Content::kSumTurns ||
                                 need.content == WorkspaceRegion::Content::kSequenceItems ||
                                 need.content == WorkspaceRegion::Content::kKeyItems;
       const bool of_walks = need.content == WorkspaceRegion::Content::kKeySums ||

@@ -66,6 +66,9 @@ BackwardRows rows_of(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
     rows.part_keys = tile_kv(tile);
     rows.walk_tile = tile.tile_q;
   }
+  if (is_long(tile) && (spec.deterministic || loads_keys_apart(spec, tile))) {
+    rows.at_a_time = kLongTileQ;
+  }
   // How many key tiles a packed sequence has the host does not know.
   if (is_packed(spec)) {
     rows.sum_wave = 0;
@@ -112,7 +115,8 @@ bool may_cut_walks(const AttentionSpec& spec) {
 
 // Columns of dQ that a warpgroup makes; templates/tile/sm90_backward_layout.cuh.
 int dq_columns(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
-  return slabs(spec.head_dim_qk) * kSlabColumns / tile.warpgroups;
+  const int columns = slabs(spec.head_dim_qk) * kSlabColumns;
+  return is_long(tile) ? columns : columns / tile.warpgroups;
 }
 
 Status serves(const AttentionSpec& spec, Target target) {
@@ -192,20 +196,38 @@ bool is_logistic(const AttentionSpec& spec) {
   return spec.score && expr::score_logistic(spec.score, scale).has_value();
 }
 
+// Whether dS may be made of P as dV's operand has it: templates/tile/sm90_backward_rounded.cuh.
+bool may_round_slopes(const AttentionSpec& spec) {
+  return split_rows(spec).splits_references && !has_dropout(spec) &&
+         expr::look_up_derivatives(spec.score, spec.environment).empty();
+}
+bool may_be_long(const AttentionSpec& spec) {
+  return is_narrow(spec) && may_round_slopes(spec) && !is_packed(spec);
+}
+// Elsewhere ptxas has too few registers: beside a score in general it spills 45. A softcap without
+// a mask spills 18, of which 5 are loaded in the loop, and is 9 % faster. Beside a sink and with
+// narrow V it was not tried.
+bool may_be_tall(const AttentionSpec& spec) {
+  // Under a mask (dS of rounded P) 31 of 4.8 million elements of dV were wrong: d 72, 100 on 520.
+  const bool has_room = !spec.mask && (has_even_slope(spec) || is_logistic(spec));
+  return slabs(spec.head_dim_qk) == 2 && slabs(spec.head_dim_v) == 2 && has_room && !spec.sink &&
+         !has_dropout(spec) && !is_packed(spec) && !spec.deterministic;
+}
+
 Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   const Sm90aBackwardPlan& tile = tile_of(plan);
   if (tile.warpgroups != kWarpgroups) return plan_unsupported("two warpgroups");
-  // Elsewhere ptxas has too few registers: beside a score in general it spills 45, under a mask 10,
-  // and causal attention is no faster. A softcap spills 18, of which 5 are loaded in the loop, and
-  // is 9 % faster. Beside a sink and with narrow V it was not tried.
-  const bool may_be_tall = slabs(spec.head_dim_qk) == 2 && slabs(spec.head_dim_v) == 2 &&
-                           !spec.mask && !spec.sink &&
-                           (has_even_slope(spec) || is_logistic(spec)) && !has_dropout(spec) &&
-                           !is_packed(spec) && !spec.deterministic;
-  if (tile.tile_q != kTileQ && !(tile.tile_q == kTallTileQ && may_be_tall)) {
+  const bool has_tile = tile.tile_q == kTileQ || (tile.tile_q == kTallTileQ && may_be_tall(spec)) ||
+                        (tile.tile_q == kLongTileQ && may_be_long(spec));
+  if (!has_tile) {
     return plan_unsupported(
-        "query tiles of 64, or, of dense kernels with head dims above 64, without a mask and "
-        "dropout, of 80");
+        "query tiles of 64; without dropout also of 128 up to head dim 64, where nothing "
+        "multiplies "
+        "the score, and of 80 above it, not packed or in order");
+  }
+  if (is_long(tile) && (tile.keys_in_registers || tile.cuts_walks)) {
+    return plan_unsupported(
+        "with query tiles of 128 there are no registers for K and V, and no parts");
   }
   if (tile.stages < 2 || tile.stages > 4) return plan_unsupported("2 to 4 stages");
   if (tile.rotated && spec.mask) return plan_unsupported("a mask says where key tiles begin");
@@ -266,6 +288,15 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
     }
   }
   tiles.push_back({.tile_q = kTallTileQ, .stages = 2});
+  for (const auto& [takes_items, apart] : {std::pair{false, false}, {true, false}, {true, true}}) {
+    for (const bool rotated : {false, true}) {
+      tiles.push_back({.tile_q = kLongTileQ,
+                       .stages = 2,
+                       .rotated = rotated,
+                       .takes_items = takes_items,
+                       .keys_apart = apart});
+    }
+  }
   for (const Sm90aBackwardPlan& tile : tiles) {
     for (const bool cuts_walks : {false, true}) {
       KernelPlan plan{.pass = Pass::kBackward, .target = device.target, .tile = tile};
@@ -317,7 +348,7 @@ std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Target)
     Sm90aBackwardPlan tile{.takes_items = takes_items, .keys_apart = apart};
     tile.cuts_walks = loads_keys_apart(spec, tile) && may_cut_walks(spec);
     BackwardRows rows = rows_of(spec, tile);
-    if (!spec.mask) rows.padding = std::lcm(rows.padding, 2 * kTallTileQ);
+    if (may_be_tall(spec)) rows.padding = std::lcm(rows.padding, 2 * kTallTileQ);
     for (const WorkspaceRegion& region : backward_row_regions(rows)) {
       if (!covers(regions, {&region, 1})) regions.push_back(region);
     }

@@ -11,13 +11,16 @@ namespace attune::sm90a_backward {
 
 constexpr int kKeys = 64;  // of a warpgroup
 constexpr int kTileQ = 64;
+constexpr int kLongTileQ = 128;  // of narrow heads
 
 inline const Sm90aBackwardPlan& tile_of(const KernelPlan& plan) {
   return std::get<Sm90aBackwardPlan>(plan.tile);
 }
 
+inline bool is_long(const Sm90aBackwardPlan& tile) { return tile.tile_q == kLongTileQ; }
+
 // Whose dQ is made transposed, and dK of what lies in shared memory.
-inline bool is_tall(const Sm90aBackwardPlan& tile) { return tile.tile_q != kTileQ; }
+inline bool is_tall(const Sm90aBackwardPlan& tile) { return tile.tile_q % kTileQ != 0; }
 
 inline int tile_kv(const Sm90aBackwardPlan& tile) { return kKeys * tile.warpgroups; }
 

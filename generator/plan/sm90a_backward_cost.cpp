@@ -25,7 +25,9 @@ bool helpers_take_time(const AttentionSpec& spec, const Sm90aBackwardPlan& tile)
 // 538, 2048 835 to 833, 4096 1393 to 1467; a window 906 to 856.
 double tiles_of_helpers(const AttentionSpec& spec, const ProblemShape& shape,
                         const Sm90aBackwardPlan& tile, const LiveWork& work) {
-  const double least = is_narrow(spec) ? 5 : 7, rows_ahead = is_narrow(spec) ? 1.3 : 1;
+  const double of_tile = is_long(tile) ? 0.5 : 1;
+  const double least = of_tile * (is_narrow(spec) ? 5 : 7);
+  const double rows_ahead = of_tile * (is_narrow(spec) ? 1.3 : 1);
   constexpr std::int64_t kTilesOfHead = 16;  // from so many on: att::heads_with_rows
   const double query_tiles = std::ceil(double(shape.q_len) / tile.tile_q);
   double lacking = 0;
@@ -105,6 +107,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
                                          !spec.environment.tensors.empty());
   const double rate = (narrow ? 0.53 : 0.67) * (tile.rotated == narrow ? 1.0 : 0.97) *
                       (tile.stages == 2 ? 1.0 : 1.01) * (tile.keys_in_registers ? 1.03 : 1.0) *
+                      (is_long(tile) ? 1.12 : 1.0) *
                       (!is_tall(tile) ? 1.0
                        : is_of_head   ? 0.99
                                       : 1.03);
@@ -119,6 +122,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   constexpr double kNarrowApartItemClocks = 3600, kNarrowApartClocks = 200;
   // d 64, 2048 keys, causal: ALiBi 898 to 938 us, a softcap 1098 to 1260.
   constexpr double kNarrowApartBiasClocks = 370, kNarrowApartScoreClocks = 770;
+  constexpr double kLongItemClocks = 3500, kTallItemClocks = 3000;
   const bool is_apart = loads_keys_apart(spec, tile) && !is_packed(spec);
   const bool is_plain = !spec.score && !has_dropout(spec);
   const bool adds = split_rows(spec).splits_references && !has_dropout(spec);
@@ -127,11 +131,16 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
                                         : kNarrowApartScoreClocks;
   const double apart_clocks = narrow ? narrow_clocks : is_plain ? kApartClocks : kApartScoreClocks;
   const double narrow_item = is_apart ? kNarrowApartItemClocks : kTakenItemClocks;
-  return {.item = (tile.takes_items && !is_wide(spec) ? narrow_item : kItemClocks) +
+  // Nothing hides what a tile of 128 queries waits for at an item's beginning and end.
+  const double long_item = is_long(tile)                ? kLongItemClocks
+                           : is_tall(tile) && spec.mask ? kTallItemClocks
+                                                        : 0;
+  return {.item = (tile.takes_items && !is_wide(spec) ? narrow_item : kItemClocks) + long_item +
                   (tile.cuts_walks ? kPartClocks : 0),
           .tile = flops / flops_per_clock + (is_apart           ? apart_clocks
                                              : tile.takes_items ? kRowsClocks
-                                                                : 0),
+                                                                : 0) *
+                                                tile.tile_q / kTileQ,
           .launch_us = kLaunchesUs,
           .group = {tile.tile_q, tile_kv(tile), is_apart, tile.takes_items, tile.cuts_walks}};
 }

@@ -17,6 +17,19 @@ ATT_FN unsigned pack_2(float low, float high) {
   return out;
 }
 
+// And back.
+template <DType kType>
+ATT_FN void unpack_2(unsigned pair, float& low, float& high) {
+  if constexpr (kType == DType::bf16) {
+    low = __builtin_bit_cast(float, pair << 16);
+    high = __builtin_bit_cast(float, pair & 0xffff0000u);
+  } else {
+    asm("{\n.reg .b16 a, b;\nmov.b32 {a, b}, %2;\ncvt.f32.f16 %0, a;\ncvt.f32.f16 %1, b;\n}"
+        : "=f"(low), "=f"(high)
+        : "r"(pair));
+  }
+}
+
 // The nearest float of the 2-byte type.
 template <DType kType>
 ATT_FN float rounded(float x) {

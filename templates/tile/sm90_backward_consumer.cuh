@@ -27,6 +27,7 @@
 #include "templates/tile/sm90_backward_packed.cuh"
 #include "templates/tile/sm90_backward_packed_rows.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
+#include "templates/tile/sm90_backward_rounded.cuh"
 #include "templates/tile/sm90_backward_sums.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
 #include "templates/tile/walk_parts.cuh"
@@ -188,8 +189,10 @@ struct Consumer {
   }
   // The warpgroup's share of dQ of the tile whose dS is number `n`.
   ATT_MEMBER void issue_dq(unsigned n) {
-    const unsigned ds = wgmma_descriptor(shared.d_s(0), kQSlabBytes) + (n & 1) * (kDsBytes / 16);
-    const int column = warpgroup * kDqColumns;
+    const int row = kSharesDqRows ? warpgroup * kDqRows : 0;
+    const unsigned ds =
+        wgmma_descriptor(shared.d_s(0) + row * kRowBytes, kQSlabBytes) + (n & 1) * (kDsBytes / 16);
+    const int column = first_column_of_share(warpgroup);
     const unsigned k = wgmma_descriptor(
         shared.k() + column / kSlabColumns * kKvSlabBytes + column % kSlabColumns * 2,
         kKvSlabBytes);
@@ -367,7 +370,11 @@ struct Consumer {
       const auto keep_ds = [&](int n, int half, float low, float high) {
         ds_operand[n / 2][n % 2 * 2 + half] = pack_2<spec::kDType>(low, high);
       };
-      loaded_deltas.gradients(elements, c, s, d, keep, drawn, keep_ds, learned);
+      if constexpr (kRoundsSlopes) {
+        make_ds_of_rounded(p_operand, d, ds_operand);
+      } else {
+        loaded_deltas.gradients(elements, c, s, d, keep, drawn, keep_ds, learned);
+      }
       wgmma_pin(ds_operand);
       if constexpr (kMakesQueries) {
         mbarrier_wait(shared.ds_empty(written & 1), (written >> 1 & 1) ^ 1);

@@ -16,6 +16,7 @@
 #include "templates/tile/sm90_backward_items.cuh"
 #include "templates/tile/sm90_backward_later_rows.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
+#include "templates/tile/sm90_backward_long_tiles.cuh"
 #include "templates/tile/sm90_backward_packed.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_backward_rows_ahead.cuh"
@@ -262,7 +263,11 @@ ATT_FN void consume(const BackwardParams& p, const TensorMap* dk_map, const Tens
     if (thread_index() % 32 == 0) tma_store_wait_read();
     named_barrier_sync(warpgroup_barrier(warpgroup), kWarpgroupThreads);
   }
-  consumer.run();
+  if constexpr (kSharesDqRows) {
+    walk_long_tiles(consumer);
+  } else {
+    consumer.run();
+  }
   at = consumer.at;
   written = consumer.written;
   if constexpr (kMakesQueries && kSumsInTurn && !kLoadsKeysApart) {

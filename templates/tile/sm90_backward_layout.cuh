@@ -34,20 +34,27 @@ constexpr bool kTakesItems = kDsBuffers > 0 && plan::kTakesItems;
 // leaves from a place of its own. All heads have sums then.
 constexpr bool kLoadsKeysApart = kTakesItems && (spec::kIsPacked || plan::kAllHaveSums);
 // Else dV leaves from where V was, and dK from where dS was, so that K may come meanwhile.
-static_assert(!kTakesItems || (kTileQ == kKeys && kQkSlabs <= kDsBuffers));
+static_assert(!kTakesItems || (kTileQ % kKeys == 0 && kQkSlabs <= kDsBuffers));
 constexpr int kReferenceBytes = kTileQ * kRowReferenceBytes;
 constexpr int kDeltaBytes = kTileQ * kRowDeltaBytes;
 
 // dQ of a tile, 64 rows: each warpgroup makes its share of the columns, which lies in one slab or
-// is made of whole ones.
+// is made of whole ones. Of 128 rows each makes all columns of half of them.
 constexpr int kDqShares = kWarpgroups;
-constexpr int kDqColumns = kQkSlabs * kSlabColumns / kDqShares;
-// Of tiles that are no 64 queries it is made transposed: columns are wgmma's rows.
-constexpr bool kTransposesDq = kTileQ != 64;
+constexpr bool kSharesDqRows = kDsBuffers > 0 && kTileQ == kDqShares * 64;
+constexpr int kDqColumns = kQkSlabs * kSlabColumns / (kSharesDqRows ? 1 : kDqShares);
+constexpr int kDqRows = kSharesDqRows ? kTileQ / kDqShares : kTileQ;
+// Where a share of a tile begins, of whole rows' columns and of all queries.
+ATT_FN int first_column_of_share(int share) { return kSharesDqRows ? 0 : share * kDqColumns; }
+ATT_FN int first_row_of_share(int tile, int share) {
+  return tile * kTileQ + (kSharesDqRows ? share * kDqRows : 0);
+}
+// Of tiles that are no multiple of 64 queries it is made transposed: columns are wgmma's rows.
+constexpr bool kTransposesDq = kTileQ % 64 != 0;
 // Then dK is made of what lies in shared memory, too: with dS in registers while S and dP of the
 // next tile are made ptxas has too few and serialises the products (C7512).
 constexpr bool kDkFromShared = kTransposesDq;
-constexpr int kDqNumbers = kDqColumns * kTileQ / kWarpgroupThreads;  // of a thread
+constexpr int kDqNumbers = kDqColumns * kDqRows / kWarpgroupThreads;  // of a thread
 static_assert(kDsBuffers == 0 ||
               ((!kTransposesDq || kDqColumns == 64) && kDqColumns % 32 == 0 &&
                (kDqColumns % kSlabColumns == 0 || kSlabColumns % kDqColumns == 0)));
@@ -64,6 +71,9 @@ ATT_FN void for_columns_of_head(int share, int warp, const Use& use) {
     if (share * kDqColumns + warp * 16 >= kDim) return;
 #pragma unroll
     for (int j = 0; j < kFours; ++j) use(j);
+  } else if constexpr (kSharesDqRows) {
+#pragma unroll
+    for (int j = 0; j < kDim / 8; ++j) use(j);
   } else {
     static_assert(kDqShares == 2);
     constexpr int kOfFirst = (kDim < kDqColumns ? kDim : kDqColumns) / 8;

@@ -48,9 +48,9 @@ ATT_FN bool is_of_one_key_tile(const Context& c, int tile) {
 
 // Of whose tiles there are sums, for the launch that zeroes them.
 struct HasSums {
-  // To others nobody adds: for_columns_of_head(). Sums of a tile's rows lie side by side.
-  static_assert(kTransposesDq || kRowsAtATime == kTileQ || spec::kHeadDimQk == plan::kSumColumns);
-  static constexpr int kColumns = kTransposesDq ? plan::kSumColumns : spec::kHeadDimQk;
+  // To others nobody adds: for_columns_of_head(). Sums of kDqRows rows lie side by side.
+  static constexpr bool kAreFirst = !kTransposesDq && kRowsAtATime == kDqRows;
+  static constexpr int kColumns = kAreFirst ? spec::kHeadDimQk : plan::kSumColumns;
   ATT_MEMBER bool operator()(const BackwardParams& p, const Sequence& own, int b, int h,
                              int first_query) const {
     if constexpr (kLoadsKeysApart) {

@@ -27,12 +27,12 @@ namespace sm90 {
 template <int kRows, int kBlocks>
 ATT_FN void take_share(const BackwardParams& p, const Sequence& sequence, int h, int tile,
                        int share, float* sums) {
-  if constexpr (spec::kHeadDimQk <= kDqColumns) {
+  if constexpr (!kSharesDqRows && spec::kHeadDimQk <= kDqColumns) {
     if (share > 0) return;  // of columns that no head has
   }
   const int lane = lane_index();
 #pragma unroll 1
-  for (int rows = 0; rows < kTileQ; rows += kRows) {
+  for (int rows = 0; rows < kDqRows; rows += kRows) {
 #pragma unroll 1
     for (int block = 0; block < kDqColumns / 8; block += kBlocks) {
       float numbers[kRows / 16][kBlocks / 4][4][4];
@@ -48,10 +48,31 @@ ATT_FN void take_share(const BackwardParams& p, const Sequence& sequence, int h,
       for (int i = 0; i < kRows / 16; ++i) {
 #pragma unroll
         for (int w = 0; w < kBlocks; w += 4) {
-          store_query_rows(p, sequence, h, tile * kTileQ + rows + i * 16 + lane / 4,
-                           share * kDqColumns + (block + w) * 8, numbers[i][w / 4]);
+          store_query_rows(p, sequence, h,
+                           first_row_of_share(tile, share) + rows + i * 16 + lane / 4,
+                           first_column_of_share(share) + (block + w) * 8, numbers[i][w / 4]);
         }
       }
+    }
+  }
+}
+
+// The same of dQ made transposed: 16 columns of all queries are under way at a time.
+ATT_FN void take_transposed_share(const BackwardParams& p, const Sequence& sequence, int h,
+                                  int tile, int share, float* sums) {
+#pragma unroll 1
+  for (int column = 0; column < kDqColumns; column += 16) {
+    const int of_head = share * kDqColumns + column;
+    if (of_head >= spec::kHeadDimQk) return;
+    float* const from = sums + (column * 2 + lane_index()) * 4;
+    float numbers[kTileQ / 16][2][4];
+#pragma unroll
+    for (int j = 0; j < kTileQ / 8; ++j) {
+      exchange_for_zeros_16(from + j * 512, numbers[j / 2][j % 2]);
+    }
+#pragma unroll
+    for (int j = 0; j < kTileQ / 16; ++j) {
+      store_transposed_rows(p, sequence, h, tile * kTileQ + j * 16, of_head, numbers[j]);
     }
   }
 }
@@ -70,7 +91,12 @@ ATT_FN void bring_share(const BackwardParams& p, int head, int number) {
     add_sink_gradient(p, sequence, b, h, tile * kTileQ, min_i32((tile + 1) * kTileQ, p.q_len));
   }
   const int sums = sums_tile(p, sums_head(p, head) + in_group, tile);
-  take_share<kRows, kBlocks>(p, sequence, h, tile, share, p.d_q_sums + sums_offset(sums, share));
+  float* const from = p.d_q_sums + sums_offset(sums, share);
+  if constexpr (kTransposesDq) {
+    take_transposed_share(p, sequence, h, tile, share, from);
+  } else {
+    take_share<kRows, kBlocks>(p, sequence, h, tile, share, from);
+  }
   sync_warp();
 }
 
@@ -138,7 +164,7 @@ ATT_FN void bring_at_end(const BackwardParams& p, int head, int own_head) {
   while (number < shares_of_head(p)) {
     const bool goes_on = head == own_head;
     const int next = goes_on ? take() : 0;
-    bring_share<kTileQ, kDqColumns / 8>(p, head, number);
+    bring_share<kDqRows, kDqColumns / 8>(p, head, number);
     ++brought;
     if (!goes_on) break;
     number = shuffle_from(next, 0);

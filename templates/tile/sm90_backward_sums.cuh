@@ -51,7 +51,7 @@ ATT_FN int sums_tile(const BackwardParams& p, int base, int h, int tile) {
 // Where a share of dQ of a tile is summed: [tiles, shares, blocks of 8 columns, threads, 4], the
 // order of the accumulators.
 ATT_FN long long sums_offset(int tile, int share) {
-  return (static_cast<long long>(tile) * kDqShares + share) * (kDqColumns * kTileQ);
+  return (static_cast<long long>(tile) * kDqShares + share) * (kDqColumns * kDqRows);
 }
 
 ATT_FN int key_tiles(const BackwardParams& p) { return tile_count(p.kv_len, kTileKv); }
@@ -134,8 +134,8 @@ ATT_FN void store_share(const BackwardParams& p, const Sequence& sequence, int h
   } else {
 #pragma unroll
     for (int j = 0; j < kDqColumns / 32; ++j) {
-      store_query_rows(p, sequence, h, tile * kTileQ + warp_row + thread % 32 / 4,
-                       share * kDqColumns + j * 32,
+      store_query_rows(p, sequence, h, first_row_of_share(tile, share) + warp_row + thread % 32 / 4,
+                       first_column_of_share(share) + j * 32,
                        *reinterpret_cast<const float(*)[4][4]>(&sums[4 * j]));
     }
   }

@@ -1,0 +1,124 @@
+// A consumer's walk through tiles of 128 queries, of narrow heads: half as many barriers, fences
+// and waits as with 64. Each warpgroup makes dQ of half of a tile's queries, all columns.
+//
+// S and dP take 128 registers of a thread beside 64 of dK and dV. So P stays as dV's operand alone,
+// rounded, and dS is made of that:
+//
+//     in flight    S(t)    dP(t)       dQ(t-1)          dV(t)  dK(t)
+//     arithmetic                 P(t)           dS(t)
+//                                                       dS(t) to shared memory, dQ(t-1) out
+#pragma once
+
+#include "templates/ptx/convert.cuh"
+#include "templates/ptx/mbarrier.cuh"
+#include "templates/ptx/shuffles.cuh"
+#include "templates/ptx/wgmma.cuh"
+#include "templates/tile/backward_scores.cuh"
+#include "templates/tile/sm90_backward_consumer.cuh"
+#include "templates/tile/sm90_backward_layout.cuh"
+#include "templates/tile/sm90_backward_rounded.cuh"
+
+namespace att {
+namespace sm90 {
+
+// Leaves dK and dV, unscaled.
+template <typename Consumer>
+ATT_FN void walk_long_tiles(Consumer& c) {
+  const BackwardParams& p = c.p;
+  const SharedMemory& shared = c.shared;
+  zero(c.d_k);
+  zero(c.d_v);
+  // Products name what they write as read, too: ptxas would keep it from item to item.
+  if constexpr (kTakesItems) {
+    zero(c.s);
+    zero(c.d);
+    zero(c.d_q);
+  }
+  if (!c.has_tiles()) return;
+  int tiles = 0;  // of this item so far
+  int sums = 0;   // of the tile before
+  RingPosition before = c.at;
+  bool more = true;
+  while (more) {
+    c.at = uniform(c.at);
+    before = uniform(before);
+    mbarrier_wait(shared.q_full(c.at.stage), c.at.parity);
+    c.issue_s();
+    const TileInfo now = load_tile_info(shared.tile(c.at.stage));
+    wgmma_wait<1>();  // for dV and dK of the tile before
+    if (tiles > 0) {
+      c.warp_arrive(shared.do_empty(before.stage));
+      c.warp_arrive(shared.q_empty(before.stage));
+    }
+    mbarrier_wait(shared.do_full(c.at.stage), c.at.parity);
+    const int flags = kLoadsKeysApart ? now.flags & ~kAllOfQueries : now.flags;
+    if (kMayHaveDeadRows && flags == 0) {
+      clean_dead_rows<kTileQ>(shared.references(c.at.stage), shared.d_o(c.at.stage),
+                              warpgroup_barrier(c.warpgroup));
+    }
+    if constexpr (kTakesItems) {
+      if (tiles == 0) mbarrier_wait(shared.v_full(), c.parity);
+    }
+    c.issue_dp();
+    wgmma_wait<1>();  // for S
+    wgmma_pin(c.s);
+    const Context context = item_context(p, c.own, c.b, now.h, c.h_kv);
+    const bool full = (now.flags >> c.warpgroup & 1) != 0;
+    if constexpr (kTakesItems && spec::kHasMask && !kLoadsKeysApart) {
+      c.is_dropped = now.flags == kDropped;
+    }
+    const ColumnElements<kTileQ> elements{
+        c.k0 + c.warpgroup * kKeys + c.thread / 32 * 16 + c.thread % 32 / 4,
+        now.tile * kTileQ + c.thread % 4 * 2, 0, 0};
+    const unsigned keep[ColumnElements<kTileQ>::kWords] = {};
+    elements.probabilities(context, c.s, full, keep, [&](int n, int half, float low, float high) {
+      c.p_operand[n / 2][n % 2 * 2 + half] = pack_2<spec::kDType>(low, high);
+    });
+    wgmma_pin(c.p_operand);
+    c.issue_dv();
+    // Before the first tile of an item there is none: what dQ is made of then is not used.
+    if (tiles > 0) {
+      mbarrier_wait(shared.ds_full((c.written & 1) ^ 1), (c.written - 1) >> 1 & 1);
+    }
+    c.issue_dq(c.written - 1);
+    wgmma_wait<2>();  // for dP
+    wgmma_pin(c.d);
+    if (kLoadsKeysApart && now.more == 0) c.warp_arrive(shared.v_empty());
+    make_ds_of_rounded(c.p_operand, c.d, c.ds_operand);
+    wgmma_pin(c.ds_operand);
+    mbarrier_wait(shared.ds_empty(c.written & 1), (c.written >> 1 & 1) ^ 1);
+    c.store_ds(c.written);
+    c.issue_dk();
+    wgmma_wait<1>();  // for dV and dQ
+    wgmma_pin(c.d_q);
+    if (tiles > 0) c.end_dq(c.written - 1, sums);
+    sums = sums_tile(p, c.sums_base, now.h, now.tile);
+    if (kLoadsKeysApart && (now.flags & kAllOfQueries) != 0) sums = ~sums;
+    before = c.at;
+    c.at.advance();
+    ++c.written;
+    ++tiles;
+    // Never taken: see Consumer::run().
+    if (p.kv_len < 0) {
+      wgmma_wait<0>();
+      return;
+    }
+    more = now.more != 0;
+  }
+  mbarrier_wait(shared.ds_full((c.written & 1) ^ 1), (c.written - 1) >> 1 & 1);
+  c.issue_dq(c.written - 1);
+  wgmma_wait<0>();
+  c.warp_arrive(shared.do_empty(before.stage));
+  c.warp_arrive(shared.q_empty(before.stage));
+  wgmma_pin(c.d_q);
+  c.end_dq(c.written - 1, sums);
+  wgmma_pin(c.d_k);
+  wgmma_pin(c.d_v);
+  if (c.is_dropped) {
+    zero(c.d_k);
+    zero(c.d_v);
+  }
+}
+
+}  // namespace sm90
+}  // namespace att

@@ -1,0 +1,34 @@
+// dS of P as dV's operand has it, rounded: no other P is kept beside dP, whose registers large
+// tiles want. dS is rounded itself; its error becomes 1.2 times as large.
+#pragma once
+
+#include "templates/kernels/backward_head.cuh"
+#include "templates/ptx/convert.cuh"
+#include "templates/tile/sm90_backward_layout.cuh"
+
+namespace att {
+namespace sm90 {
+
+// Of tiles of 128 queries, and of 80 under a mask, which else spill. Without one tiles of 80 have
+// room, and were 1 % slower so.
+constexpr bool kRoundsSlopes = kSharesDqRows || (kTransposesDq && spec::kHasMask);
+static_assert(!kRoundsSlopes || (plan::kSplitReferences && plan::kSplitDeltas && kGradLoads == 0 &&
+                                 (!spec::kHasScore || kScoreGradIsOne) && !spec::kHasDropout));
+
+// `d`: dP less D.
+ATT_FN void make_ds_of_rounded(const unsigned (&p)[kTileQ / 16][4], const float (&d)[kTileQ / 2],
+                               unsigned (&ds)[kTileQ / 16][4]) {
+#pragma unroll
+  for (int n = 0; n < kTileQ / 8; ++n) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float low, high;
+      unpack_2<spec::kDType>(p[n / 2][n % 2 * 2 + half], low, high);
+      ds[n / 2][n % 2 * 2 + half] =
+          pack_2<spec::kDType>(low * d[4 * n + 2 * half], high * d[4 * n + 2 * half + 1]);
+    }
+  }
+}
+
+}  // namespace sm90
+}  // namespace att
