@@ -76,7 +76,9 @@ struct Sm90aPlan {
   bool tma_store = true;       // O through shared memory and TMA, else from registers
   bool ping_pong = false;      // warpgroups take turns to issue a tile's products
   bool p_in_shared = false;    // the PV product reads P from shared memory, else from registers
-  bool heads_abreast = false;  // a warpgroup has a head of a K/V head, else 64 queries of one head
+  // Query heads of an item, all of a K/V head and with the same queries: of a warpgroup one, two
+  // or four. 1: its warpgroups have 64 queries each of one head.
+  int heads = 1;
   bool copies_rows = false;    // paged K and V row by row, from pages of any size, else by boxes
   int pieces = 1;              // of an item's keys, a CTA each; fewer where results have no room
   auto operator<=>(const Sm90aPlan&) const = default;

@@ -176,7 +176,7 @@ TileClocks tile_clocks(const AttentionSpec& spec, const Sm90aPlan& tile,
 // packed sequences, whose last tiles are seldom full, tiles of 64 queries waste less: 16 of 256
 // tokens, 32 heads on 8, 65 to 55 us.
 bool is_level(const AttentionSpec& spec, const Sm90aPlan& tile) {
-  return tile.heads_abreast && !is_packed(spec);
+  return tile.heads > 1 && !is_packed(spec);
 }
 
 // Clocks of a work item beside its tiles.
@@ -250,7 +250,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
           .tile = a_tile,
           .launch_us = (zeroes_counter ? 4.5 : 3) + tile_list_us(spec),
           .group = {tile.warpgroups, tile.tile_kv, tile.cluster, static_cast<int>(tile.schedule),
-                    tile.heads_per_group, tile.heads_abreast, tile.pieces,
+                    tile.heads_per_group, tile.heads, tile.pieces,
                     counts_copies(spec, tile) ? tile.stages : 0}};
 }
 
@@ -263,7 +263,7 @@ Tiling tiling(const AttentionSpec& spec, const KernelPlan& plan, const ProblemSh
   Tiling tiling{.tile_q = queries,
                 .tile_kv = tile.tile_kv,
                 .order = {},
-                .part_q = tile.heads_abreast ? queries : kRows};
+                .part_q = tile.heads > 1 ? queries : kRows};
   if (tile.schedule == Schedule::kPersistent || !spec.samples.empty())
     tiling.order = item_order(spec, tile, shape, device);
   return tiling;
@@ -286,7 +286,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
     kv_tiles = 0.43 * kv_tiles + 1.2 * (double(tile.warpgroups * kRows) / tile.tile_kv + 1);
   const double drawn_tiles = kv_tiles;
   kv_tiles *= tile_weight(tile, work);
-  const auto heads = att::head_sets<std::int64_t>(shape.heads, shape.kv_heads, item_heads(tile));
+  const auto heads = att::head_sets<std::int64_t>(shape.heads, shape.kv_heads, tile.heads);
   const double whole_items = q_tiles * double(heads) * double(shape.batch);
   const CutItems cut = cut_items(spec, tile, whole_items, kv_tiles, device.processor_count);
   const double items = whole_items * cut.pieces;

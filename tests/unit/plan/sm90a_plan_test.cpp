@@ -86,7 +86,7 @@ TEST(Sm90aPlan, OfBatchInvariantSpecsTilesAreUnits) {
     for (const KernelPlan& plan : plans) {
       const auto& tile = std::get<Sm90aPlan>(plan.tile);
       EXPECT_EQ(std::tuple(tile.tile_kv, tile.score_buffers, tile.cluster), std::tuple(64, 1, 1));
-      EXPECT_FALSE(tile.frozen_max || tile.heads_abreast || tile.p_in_shared) << to_string(plan);
+      EXPECT_FALSE(tile.frozen_max || tile.heads > 1 || tile.p_in_shared) << to_string(plan);
     }
   }
   // Nothing pads O to a multiple of 16.
@@ -280,9 +280,9 @@ TEST(Sm90aCost, KnowsWhichStaticOrdersAreEven) {
 // so.
 TEST(Sm90aCost, HeadsShareItemsWhereOneHasTooFewQueries) {
   const AttentionSpec spec = causal_spec(128);
-  EXPECT_TRUE(first_guess(spec, {16, 32, 8, 64, 8192}).heads_abreast);
-  EXPECT_FALSE(first_guess(spec, {16, 32, 32, 64, 8192}).heads_abreast);
-  EXPECT_FALSE(first_guess(spec, {2, 16, 16, 8192, 8192}).heads_abreast);
+  EXPECT_GT(first_guess(spec, {16, 32, 8, 64, 8192}).heads, 1);
+  EXPECT_EQ(first_guess(spec, {16, 32, 32, 64, 8192}).heads, 1);
+  EXPECT_EQ(first_guess(spec, {2, 16, 16, 8192, 8192}).heads, 1);
 }
 
 // What lists items or makes ranges runs before the kernel anyway, and spares it a memset.
@@ -310,7 +310,7 @@ TEST(Sm90aPlan, HeadsWithMasksOfTheirOwnAreNotAbreast) {
                                              "mask: {}\n",
                                              mask),
                                  "");
-    Sm90aPlan tile{.tile_kv = 64, .score_buffers = 1, .heads_abreast = true};
+    Sm90aPlan tile{.tile_kv = 64, .score_buffers = 1, .heads = 2};
     return check_tile(spec.value(), tile).ok();
   };
   EXPECT_TRUE(check_mask("causal"));
@@ -352,7 +352,7 @@ TEST(Sm90aCost, KnowsThatBatchEntriesDifferInLength) {
   };
   EXPECT_GT(cost("sm90a forward sm_90a w2 k64 s2 b2 qreg c1 single g1 frozen tma"),
             1.5 * cost("sm90a forward sm_90a w2 k128 s2 b2 qreg c1 longest g16 frozen tma heads"));
-  EXPECT_TRUE(first_guess(given, shape).heads_abreast);
+  EXPECT_GT(first_guess(given, shape).heads, 1);
 }
 
 // Of blocks of 64 by 64, a fourth of which lives, a tile of three warpgroups has work for one of
