@@ -27,7 +27,7 @@ struct ShapeCost {
   double units_per_us = 1;
   double transfer_us = 0;  // what memory takes at least
   double beside_us = 0;    // as PlanCost::launch_us, where it depends on the shape
-  double seen = 0;         // the part of the less of computing and memory that the other leaves open
+  double seen = 0;  // the part of the less of computing and memory that the other leaves open
 };
 
 // Predicted time of one launch, microseconds. Grows with every number of both but `units_per_us`.

@@ -160,8 +160,8 @@ Status check_heads_abreast(const AttentionSpec& spec, const Sm90aPlan& tile) {
   const int of_warpgroup = tile.heads / std::max(tile.warpgroups, 1);
   if (tile.heads % tile.warpgroups != 0 ||
       (of_warpgroup != 1 && of_warpgroup != 2 && of_warpgroup != 4)) {
-    return plan_unsupported(fmt::format("1, 2 or 4 heads a warpgroup, not {} of {}", tile.heads,
-                                        tile.warpgroups));
+    return plan_unsupported(
+        fmt::format("1, 2 or 4 heads a warpgroup, not {} of {}", tile.heads, tile.warpgroups));
   }
   if (tile.cluster > 1) return plan_unsupported("a cluster shares out queries, not heads");
   if (spec.mask && expr::depends_on(spec.mask, expr::Variable::kHead)) {
@@ -335,7 +335,8 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
               .item = WorkItem::kQueryTile,
               .tile = sm90a::item_queries(tile),
               .persistent = tile.schedule != Schedule::kSingle};
-  const TensorMapRecipe queries = slab_map(Tensor::kQuery, std::min(sm90a::item_queries(tile), kRows));
+  const TensorMapRecipe queries =
+      slab_map(Tensor::kQuery, std::min(sm90a::item_queries(tile), kRows));
   const auto keys = [&](Tensor tensor) {
     // Of small pages there are no maps; the kernel does not look at what stands in their places.
     return tile.copies_rows ? queries : slab_map(tensor, tile.tile_kv / tile.cluster);
@@ -428,13 +429,12 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "// The products of a piece of a tile: S = Q K^T and O += P V.\n"
       "{}{}",
       tile.warpgroups, tile.tile_kv, tile.stages, tile.score_buffers, tile.q_in_registers,
-      tile.p_in_shared, tile.heads, tile.copies_rows, tile.pieces,
-      has_launch_in_front(spec), sm90a::finds_items(spec, tile), tile.cluster,
-      sm90a::schedule_constant(tile.schedule), tile.heads_per_group, kGroupBytes,
-      has_long_first_tile(spec), tile.frozen_max, spec.deterministic, tile.tma_store,
-      stages_in_q(spec, tile), output_slabs(spec, tile), tile.ping_pong, registers.producer,
-      registers.consumer, resources_of(spec, plan).shared_memory_bytes, wgmma_function(qk),
-      wgmma_function(pv));
+      tile.p_in_shared, tile.heads, tile.copies_rows, tile.pieces, has_launch_in_front(spec),
+      sm90a::finds_items(spec, tile), tile.cluster, sm90a::schedule_constant(tile.schedule),
+      tile.heads_per_group, kGroupBytes, has_long_first_tile(spec), tile.frozen_max,
+      spec.deterministic, tile.tma_store, stages_in_q(spec, tile), output_slabs(spec, tile),
+      tile.ping_pong, registers.producer, registers.consumer,
+      resources_of(spec, plan).shared_memory_bytes, wgmma_function(qk), wgmma_function(pv));
 }
 
 }  // namespace

@@ -314,7 +314,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   // Beyond what every plan of every family draws once, unless all processors draw.
   const bool is_cut = cut.pieces > 1;
   // Of plans that memory makes equal the one that computes the least is the fastest.
-  constexpr double kSeen = 0.1;
+  constexpr double kSeen = 0.02;
   const double drawn = whole_items / tile.cluster * drawn_tiles * tile.tile_kv;
   const double drawn_once =
       is_cut ? 0 : double(shape.batch) * double(shape.kv_heads) * double(shape.kv_len);

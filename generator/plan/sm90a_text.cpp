@@ -46,13 +46,13 @@ std::vector<int> choices(const KernelPlan& plan) {
 
 std::string tile_text(const KernelPlan& plan) {
   const Sm90aPlan& tile = tile_of(plan);
-  return fmt::format(
-      "w{} k{} s{} b{}{}{} c{} {} g{}{}{}{}{}{}{}", tile.warpgroups, tile.tile_kv, tile.stages,
-      tile.score_buffers, tile.q_in_registers ? " qreg" : "", tile.p_in_shared ? " psmem" : "",
-      tile.cluster, kSchedules[static_cast<std::size_t>(tile.schedule)].text, tile.heads_per_group,
-      tile.frozen_max ? " frozen" : "", tile.tma_store ? " tma" : "", tile.ping_pong ? " pp" : "",
-      heads_word(tile), tile.copies_rows ? " rows" : "",
-      tile.pieces > 1 ? fmt::format(" p{}", tile.pieces) : "");
+  return fmt::format("w{} k{} s{} b{}{}{} c{} {} g{}{}{}{}{}{}{}", tile.warpgroups, tile.tile_kv,
+                     tile.stages, tile.score_buffers, tile.q_in_registers ? " qreg" : "",
+                     tile.p_in_shared ? " psmem" : "", tile.cluster,
+                     kSchedules[static_cast<std::size_t>(tile.schedule)].text, tile.heads_per_group,
+                     tile.frozen_max ? " frozen" : "", tile.tma_store ? " tma" : "",
+                     tile.ping_pong ? " pp" : "", heads_word(tile), tile.copies_rows ? " rows" : "",
+                     tile.pieces > 1 ? fmt::format(" p{}", tile.pieces) : "");
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {

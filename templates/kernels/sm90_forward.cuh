@@ -343,8 +343,8 @@ struct Consumer : ConsumerWays {
     if (kLearns && n == 0) learn(failed);
     const Sequence own = spec::kIsPacked ? packed : sequence_of(p, item.b);
     const int redo = redo_of(item.redo);
-    const Slice rows_of = slice_of(context_of(p, own, item.b, item.h, item.h_kv), item.q0, slice,
-                                   part_of_warp());
+    const Slice rows_of =
+        slice_of(context_of(p, own, item.b, item.h, item.h_kv), item.q0, slice, part_of_warp());
     return {context_of(p, own, item.b, rows_of.h, item.h_kv), rows_of.row, redo != 0,
             redo == 0 || (redo >> slice & 1) != 0};
   }

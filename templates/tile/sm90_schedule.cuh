@@ -314,8 +314,7 @@ ATT_FN void schedule(const ForwardParams& p, const TensorMap* q_map, const Share
       // The first time the warp that takes a sample says so.
       if (!kSamples || n > 0) mbarrier_arrive_expect(shared.q_full(warpgroup), kQBytes);
       for (int part = 0; part < kHeadsOfSlice; ++part) {
-        const Slice slice =
-            slice_of(context, item.q0, cta_rank * kWarpgroups + warpgroup, part);
+        const Slice slice = slice_of(context, item.q0, cta_rank * kWarpgroups + warpgroup, part);
         const int first = part * kHeadRows;
         for (int slab = 0; slab < kQkSlabs; ++slab) {
           tma_load(shared.q(warpgroup) + slab * kQSlabBytes + first * kRowBytes, q_map,

@@ -1,6 +1,6 @@
-// Hopper's forward plans whose warpgroups have a query head each, or several, of one K/V head: groups
-// of heads that the warpgroups divide and others, dense and packed; and faults planted in who has which
-// head.
+// Hopper's forward plans whose warpgroups have a query head each, or several, of one K/V head:
+// groups of heads that the warpgroups divide and others, dense and packed; and faults planted in
+// who has which head.
 #include <fmt/format.h>
 
 #include "tests/gpu/judge.hpp"

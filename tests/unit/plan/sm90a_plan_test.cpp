@@ -318,6 +318,28 @@ TEST(Sm90aPlan, HeadsWithMasksOfTheirOwnAreNotAbreast) {
   EXPECT_FALSE(check_mask("kv_idx < 64 * h + q_idx"));
 }
 
+TEST(Sm90aPlan, AWarpHasRowsOfOneHead) {
+  const AttentionSpec spec = causal_spec(64);
+  const auto is_legal = [&](int warpgroups, int heads) {
+    return check_tile(
+               spec,
+               Sm90aPlan{
+                   .warpgroups = warpgroups, .tile_kv = 64, .score_buffers = 1, .heads = heads})
+        .ok();
+  };
+  EXPECT_TRUE(is_legal(1, 4) && is_legal(2, 4) && is_legal(2, 8) && is_legal(3, 6));
+  EXPECT_FALSE(is_legal(1, 3) || is_legal(1, 8) || is_legal(2, 3) || is_legal(2, 6));
+}
+
+// A chunk of 512 queries beside single tokens: 17 queries a sequence are all that the shape says.
+TEST(Sm90aCost, SingleTokensOfAGroupShareAnItem) {
+  const auto spec = parse_spec(
+      "attune: 1\nname: p\ndtype: bf16\nhead_dim: 128\nlayout: paged\nmask: causal\n", "");
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  EXPECT_EQ(first_guess(*spec, {32, 32, 8, 543, 8192}).heads, 4);
+  EXPECT_EQ(first_guess(*spec, {128, 64, 8, 639, 8192}).heads, 8);
+}
+
 // What is fetched ahead of an item is worth as much at any length, so it counts where items are
 // short: measured 7 % at 512 tokens, nothing at 16384.
 TEST(Sm90aCost, AThirdStagePaysMostWhereItemsAreShort) {
