@@ -39,8 +39,9 @@ std::vector<int> choices(const KernelPlan& plan) {
   const Sm90aPlan& t = tile_of(plan);
   // An order of items and its grouping of heads are one; where P goes follows from the tile.
   const int order = static_cast<int>(t.schedule) * kMostGroups + t.heads_per_group;
+  const int heads_of_warpgroup = t.heads == 1 ? 0 : t.heads / t.warpgroups;
   return {t.warpgroups,  t.tile_kv,    t.stages,    t.score_buffers, t.q_in_registers,
-          t.cluster,     t.frozen_max, t.tma_store, t.ping_pong,     t.heads,
+          t.cluster,     t.frozen_max, t.tma_store, t.ping_pong,     heads_of_warpgroup,
           t.copies_rows, t.pieces,     order};
 }
 
