@@ -17,7 +17,8 @@ is timed. A row's ratio is the fastest peer's time over Attune's: above 1 Attune
 
 The survey `serving` has lengths that differ, with and without pages (bench/serving_problems.py). Its peers are
 FlashAttention-3, with and without splits, and PyTorch's FlashAttention-2 and cuDNN; those that read no pages get the cache
-without any, and where a score or sinks leave nobody they run without these. All are checked against fp64, too.
+without any, and where a score or sinks leave nobody they run without these. All are checked against fp64, too. `steps` is
+the same with a list of what engines launch all day (bench/engine_problems.py), --count 26.
 
 Needs a CUDA GPU, PyTorch 2.6 or newer, and libattune.so.
 """
@@ -35,6 +36,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import attune_c  # noqa: E402
 import cliff_problems  # noqa: E402
+import engine_problems  # noqa: E402
 import page  # noqa: E402
 import problems  # noqa: E402
 import serving_problems  # noqa: E402
@@ -43,8 +45,8 @@ import side_by_side  # noqa: E402
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 ALLOWED = 0.02  # of a result's error in norm; two correct bf16 kernels are at a quarter of it
 EVEN = 0.97  # from this ratio on a problem counts as not behind
-PROBLEMS = {"kernels": cliff_problems, "serving": serving_problems}
-CONTESTANTS = {"kernels": "cliff_contestants", "serving": "serving_contestants"}  # these need torch
+PROBLEMS = {"kernels": cliff_problems, "serving": serving_problems, "steps": engine_problems}
+CONTESTANTS = {"kernels": "cliff_contestants", "serving": "serving_contestants", "steps": "serving_contestants"}  # need torch
 
 
 def parse_arguments():

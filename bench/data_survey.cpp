@@ -48,19 +48,19 @@ std::string cell_of(const KernelPlan& plan, const ProblemShape& shape) {
   }
   const auto* t = std::get_if<Sm90aPlan>(&plan.tile);
   if (t == nullptr || !t->frozen_max || t->p_in_shared) return "";
-  if (t->heads_abreast && shape.heads == shape.kv_heads) return "";
+  if (t->heads > 1 && shape.heads == shape.kv_heads) return "";
   if (t->warpgroups == 1 && t->tile_kv > 128) return "";
-  const bool usual = t->cluster == 1 && t->tma_store && !t->ping_pong && !t->heads_abreast &&
+  const bool usual = t->cluster == 1 && t->tma_store && !t->ping_pong && t->heads == 1 &&
                      t->schedule == Sm90aPlan::Schedule::kLongestFirst;
   const bool common = t->tile_kv == 64 || t->tile_kv == 128;
   const std::string base =
       fmt::format("h w{} k{} b{}", t->warpgroups, t->tile_kv, t->score_buffers);
   if (usual) return base + (t->tile_kv <= 128 && t->q_in_registers ? " q" : "");
-  const int odd = (t->cluster > 1) + !t->tma_store + t->ping_pong + t->heads_abreast +
+  const int odd = (t->cluster > 1) + !t->tma_store + t->ping_pong + (t->heads > 1) +
                   (t->schedule != Sm90aPlan::Schedule::kLongestFirst);
   if (!common || odd > 1) return "";
   return base + fmt::format(" o{}{}{}{}{}g{}", t->cluster, t->tma_store, t->ping_pong,
-                            t->heads_abreast, static_cast<int>(t->schedule), t->heads_per_group);
+                            (t->heads > 1), static_cast<int>(t->schedule), t->heads_per_group);
 }
 
 std::vector<KernelPlan> surveyed(const std::vector<KernelPlan>& by_said,

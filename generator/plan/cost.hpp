@@ -27,13 +27,15 @@ struct ShapeCost {
   double units_per_us = 1;
   double transfer_us = 0;  // what memory takes at least
   double beside_us = 0;    // as PlanCost::launch_us, where it depends on the shape
+  double seen = 0;  // the part of the less of computing and memory that the other leaves open
 };
 
 // Predicted time of one launch, microseconds. Grows with every number of both but `units_per_us`.
 inline double launch_us(const PlanCost& plan, const ShapeCost& shape) {
   const double compute_us =
       shape.rounds * (plan.item + shape.tiles * plan.tile) * shape.slowdown / shape.units_per_us;
-  return std::max(compute_us, shape.transfer_us) + plan.launch_us + shape.beside_us;
+  const auto [less, more] = std::minmax(compute_us, shape.transfer_us);
+  return more + shape.seen * less + plan.launch_us + shape.beside_us;
 }
 
 // What of a mask a group's ShapeCost needs to know.

@@ -71,14 +71,16 @@ struct Sm90aPlan {
   bool q_in_registers = false;  // else the QK product reads Q from shared memory
   int cluster = 1;              // CTAs along q that share K and V by multicast
   Schedule schedule = Schedule::kPersistent;
-  int heads_per_group = 0;     // dealt out together; 0: as many as L2 has room for K and V of
-  bool frozen_max = true;      // steady loop without a running maximum, redone where it overflows
-  bool tma_store = true;       // O through shared memory and TMA, else from registers
-  bool ping_pong = false;      // warpgroups take turns to issue a tile's products
-  bool p_in_shared = false;    // the PV product reads P from shared memory, else from registers
-  bool heads_abreast = false;  // a warpgroup has a head of a K/V head, else 64 queries of one head
-  bool copies_rows = false;    // paged K and V row by row, from pages of any size, else by boxes
-  int pieces = 1;              // of an item's keys, a CTA each; fewer where results have no room
+  int heads_per_group = 0;   // dealt out together; 0: as many as L2 has room for K and V of
+  bool frozen_max = true;    // steady loop without a running maximum, redone where it overflows
+  bool tma_store = true;     // O through shared memory and TMA, else from registers
+  bool ping_pong = false;    // warpgroups take turns to issue a tile's products
+  bool p_in_shared = false;  // the PV product reads P from shared memory, else from registers
+  // Query heads of an item, all of a K/V head and with the same queries: of a warpgroup one, two
+  // or four. 1: its warpgroups have 64 queries each of one head.
+  int heads = 1;
+  bool copies_rows = false;  // paged K and V row by row, from pages of any size, else by boxes
+  int pieces = 1;            // of an item's keys, a CTA each; fewer where results have no room
   auto operator<=>(const Sm90aPlan&) const = default;
 };
 

@@ -157,7 +157,12 @@ bool fits(const PlanResources& needs, const Sm90aPlan& tile, const DeviceFacts& 
 
 // One walk over the keys serves all heads of an item.
 Status check_heads_abreast(const AttentionSpec& spec, const Sm90aPlan& tile) {
-  if (tile.warpgroups == 1) return plan_unsupported("a warpgroup alone has no head beside its own");
+  const int of_warpgroup = tile.heads / std::max(tile.warpgroups, 1);
+  if (tile.heads % tile.warpgroups != 0 ||
+      (of_warpgroup != 1 && of_warpgroup != 2 && of_warpgroup != 4)) {
+    return plan_unsupported(
+        fmt::format("1, 2 or 4 heads a warpgroup, not {} of {}", tile.heads, tile.warpgroups));
+  }
   if (tile.cluster > 1) return plan_unsupported("a cluster shares out queries, not heads");
   if (spec.mask && expr::depends_on(spec.mask, expr::Variable::kHead)) {
     return plan_unsupported("heads that have masks of their own do not walk over keys together");
@@ -195,7 +200,7 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.stages < 2 || tile.stages > 8) {
     return plan_unsupported(fmt::format("2 to 8 stages, not {}", tile.stages));
   }
-  if (tile.heads_abreast) ATT_CHECK(check_heads_abreast(spec, tile));
+  if (tile.heads != 1) ATT_CHECK(check_heads_abreast(spec, tile));
   if (tile.copies_rows && (!is_paged(spec) || spec.batch_invariant)) {
     return plan_unsupported("rows are copied one by one from pages, and not in a fixed order");
   }
@@ -221,6 +226,19 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   return ok_status();
 }
 
+// Query heads of an item, where they share K and V and have too few queries for more than one
+// warpgroup. Of packed sequences, among which single tokens are, for one as well.
+std::vector<int> head_choices(const AttentionSpec& spec, const Sm90aPlan& tile) {
+  constexpr int kMostHeads = 8;
+  std::vector<int> choices = {1};
+  for (const int of_warpgroup : {1, 2, 4}) {
+    const int heads = of_warpgroup * tile.warpgroups;
+    if (of_warpgroup > 1 && (!is_packed(spec) || heads > kMostHeads)) break;
+    if (heads > 1) choices.push_back(heads);
+  }
+  return choices;
+}
+
 std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& device) {
   std::vector<KernelPlan> plans;
   const auto add = [&](const Sm90aPlan& tile) {
@@ -230,8 +248,8 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
   const auto add_pieces = [&](Sm90aPlan tile) {
     for (const int pieces : sm90a::piece_choices(spec)) {
       tile.pieces = pieces;
-      for (const bool heads_abreast : {false, true}) {
-        tile.heads_abreast = heads_abreast;
+      for (const int heads : head_choices(spec, tile)) {
+        tile.heads = heads;
         add(tile);
       }
     }
@@ -256,11 +274,11 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
       tile.ping_pong = ping_pong;
       tile.schedule = Schedule::kLongestFirst;
       tile.heads_per_group = kGroupColumns / spec.head_dim_v;
-      add(tile);
-      // Where heads share K and V, and have too few queries for more than one warpgroup.
-      tile.heads_abreast = tile.tma_store && !ping_pong;
-      if (tile.heads_abreast) add(tile);
-      tile.heads_abreast = false;
+      for (const int heads : head_choices(spec, tile)) {
+        tile.heads = heads;
+        if (heads == 1 || (tile.tma_store && !ping_pong)) add(tile);
+      }
+      tile.heads = 1;
       const bool may_be_cut =
           tile.tma_store && !ping_pong && tile.cluster == 1 && !spec.batch_invariant;
       if (may_be_cut && is_packed(spec)) add_pieces(tile);
@@ -313,11 +331,12 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
               .threads = needs.threads,
               .shared_memory_bytes = needs.shared_memory_bytes,
               .cluster = tile.cluster,
-              .heads = sm90a::item_heads(tile),
+              .heads = tile.heads,
               .item = WorkItem::kQueryTile,
               .tile = sm90a::item_queries(tile),
               .persistent = tile.schedule != Schedule::kSingle};
-  const TensorMapRecipe queries = slab_map(Tensor::kQuery, kRows);
+  const TensorMapRecipe queries =
+      slab_map(Tensor::kQuery, std::min(sm90a::item_queries(tile), kRows));
   const auto keys = [&](Tensor tensor) {
     // Of small pages there are no maps; the kernel does not look at what stands in their places.
     return tile.copies_rows ? queries : slab_map(tensor, tile.tile_kv / tile.cluster);
@@ -386,7 +405,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kScoreBuffers = {};\n"
       "constexpr bool kQInRegisters = {};\n"
       "constexpr bool kPInShared = {};\n"
-      "constexpr bool kHeadsAbreast = {};\n"
+      "constexpr int kItemHeads = {};\n"
       "constexpr bool kCopiesRows = {};\n"
       "constexpr int kKeyPieces = {};\n"
       "constexpr bool kHasLaunchInFront = {};\n"
@@ -410,13 +429,12 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "// The products of a piece of a tile: S = Q K^T and O += P V.\n"
       "{}{}",
       tile.warpgroups, tile.tile_kv, tile.stages, tile.score_buffers, tile.q_in_registers,
-      tile.p_in_shared, tile.heads_abreast, tile.copies_rows, tile.pieces,
-      has_launch_in_front(spec), sm90a::finds_items(spec, tile), tile.cluster,
-      sm90a::schedule_constant(tile.schedule), tile.heads_per_group, kGroupBytes,
-      has_long_first_tile(spec), tile.frozen_max, spec.deterministic, tile.tma_store,
-      stages_in_q(spec, tile), output_slabs(spec, tile), tile.ping_pong, registers.producer,
-      registers.consumer, resources_of(spec, plan).shared_memory_bytes, wgmma_function(qk),
-      wgmma_function(pv));
+      tile.p_in_shared, tile.heads, tile.copies_rows, tile.pieces, has_launch_in_front(spec),
+      sm90a::finds_items(spec, tile), tile.cluster, sm90a::schedule_constant(tile.schedule),
+      tile.heads_per_group, kGroupBytes, has_long_first_tile(spec), tile.frozen_max,
+      spec.deterministic, tile.tma_store, stages_in_q(spec, tile), output_slabs(spec, tile),
+      tile.ping_pong, registers.producer, registers.consumer,
+      resources_of(spec, plan).shared_memory_bytes, wgmma_function(qk), wgmma_function(pv));
 }
 
 }  // namespace

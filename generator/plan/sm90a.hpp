@@ -13,11 +13,8 @@ constexpr int kRows = 64;  // query rows of a warpgroup
 // rest is for Q, O and the next group (16, 32 and 64 MB were tried).
 constexpr std::int64_t kGroupBytes = 32 << 20;
 
-// Of a work item, which has a head for each warpgroup or queries for each.
-inline int item_queries(const Sm90aPlan& tile) {
-  return tile.heads_abreast ? kRows : tile.warpgroups * kRows;
-}
-inline int item_heads(const Sm90aPlan& tile) { return tile.heads_abreast ? tile.warpgroups : 1; }
+// Of a work item: queries of each of its heads.
+inline int item_queries(const Sm90aPlan& tile) { return tile.warpgroups * kRows / tile.heads; }
 
 inline const Sm90aPlan& tile_of(const KernelPlan& plan) { return std::get<Sm90aPlan>(plan.tile); }
 

@@ -31,7 +31,7 @@ inline int invariant_registers(const AttentionSpec& spec) {
 inline Status check_invariant(const Sm90aPlan& tile) {
   if (tile.tile_kv != kUnitKeys || tile.score_buffers != 1 || tile.q_in_registers ||
       tile.cluster != 1 || tile.frozen_max || tile.tma_store || tile.ping_pong ||
-      tile.p_in_shared || tile.heads_abreast || tile.pieces != 1 || tile.warpgroups == 1) {
+      tile.p_in_shared || tile.heads != 1 || tile.pieces != 1 || tile.warpgroups == 1) {
     return plan_unsupported(
         fmt::format("a batch-invariant spec has k{}, b1, c1, two or three warpgroups, and beside "
                     "these only stages "

@@ -86,7 +86,7 @@ bool has_fewer_pieces(const AttentionSpec& spec, const KernelPlan& plan,
   if (tile.pieces == 1 || is_packed(spec)) return false;
   const std::int64_t items =
       att::tile_count<std::int64_t>(shape.q_len, item_queries(tile)) * shape.batch *
-      att::head_sets<std::int64_t>(shape.heads, shape.kv_heads, item_heads(tile));
+      att::head_sets<std::int64_t>(shape.heads, shape.kv_heads, std::int64_t{tile.heads});
   return piece_count(tile, items) < tile.pieces;
 }
 

@@ -24,6 +24,11 @@ constexpr std::array<ScheduleName, 3> kSchedules = {{
     {Schedule::kLongestFirst, "longest", "longest_first"},
 }};
 
+std::string heads_word(const Sm90aPlan& tile) {
+  if (tile.heads == 1) return "";
+  return tile.heads == tile.warpgroups ? " heads" : fmt::format(" heads{}", tile.heads);
+}
+
 }  // namespace
 
 std::string_view schedule_constant(Schedule schedule) {
@@ -34,20 +39,21 @@ std::vector<int> choices(const KernelPlan& plan) {
   const Sm90aPlan& t = tile_of(plan);
   // An order of items and its grouping of heads are one; where P goes follows from the tile.
   const int order = static_cast<int>(t.schedule) * kMostGroups + t.heads_per_group;
+  const int heads_of_warpgroup = t.heads == 1 ? 0 : t.heads / t.warpgroups;
   return {t.warpgroups,  t.tile_kv,    t.stages,    t.score_buffers, t.q_in_registers,
-          t.cluster,     t.frozen_max, t.tma_store, t.ping_pong,     t.heads_abreast,
+          t.cluster,     t.frozen_max, t.tma_store, t.ping_pong,     heads_of_warpgroup,
           t.copies_rows, t.pieces,     order};
 }
 
 std::string tile_text(const KernelPlan& plan) {
   const Sm90aPlan& tile = tile_of(plan);
-  return fmt::format(
-      "w{} k{} s{} b{}{}{} c{} {} g{}{}{}{}{}{}{}", tile.warpgroups, tile.tile_kv, tile.stages,
-      tile.score_buffers, tile.q_in_registers ? " qreg" : "", tile.p_in_shared ? " psmem" : "",
-      tile.cluster, kSchedules[static_cast<std::size_t>(tile.schedule)].text, tile.heads_per_group,
-      tile.frozen_max ? " frozen" : "", tile.tma_store ? " tma" : "", tile.ping_pong ? " pp" : "",
-      tile.heads_abreast ? " heads" : "", tile.copies_rows ? " rows" : "",
-      tile.pieces > 1 ? fmt::format(" p{}", tile.pieces) : "");
+  return fmt::format("w{} k{} s{} b{}{}{} c{} {} g{}{}{}{}{}{}{}", tile.warpgroups, tile.tile_kv,
+                     tile.stages, tile.score_buffers, tile.q_in_registers ? " qreg" : "",
+                     tile.p_in_shared ? " psmem" : "", tile.cluster,
+                     kSchedules[static_cast<std::size_t>(tile.schedule)].text, tile.heads_per_group,
+                     tile.frozen_max ? " frozen" : "", tile.tma_store ? " tma" : "",
+                     tile.ping_pong ? " pp" : "", heads_word(tile), tile.copies_rows ? " rows" : "",
+                     tile.pieces > 1 ? fmt::format(" p{}", tile.pieces) : "");
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
@@ -73,7 +79,9 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
     } else if (word == "pp") {
       tile.ping_pong = true;
     } else if (word == "heads") {
-      tile.heads_abreast = true;
+      tile.heads = 0;  // as many as warpgroups
+    } else if (parse_word(word, "heads", tile.heads)) {
+      // Without the word there is one.
     } else if (word == "rows") {
       tile.copies_rows = true;
     } else if (parse_word(word, "p", tile.pieces)) {
@@ -89,13 +97,14 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
   if (seen != 7) {
     return plan_text_error("an sm90a plan needs w, k, s, b, c, a schedule and g once each");
   }
+  if (tile.heads == 0) tile.heads = tile.warpgroups;
   plan.tile = tile;
   return ok_status();
 }
 
 std::string symbol_part(const KernelPlan& plan) {
   const Sm90aPlan& tile = tile_of(plan);
-  return fmt::format("{}q{}k{}s{}{}", tile.heads_abreast ? fmt::format("h{}", tile.warpgroups) : "",
+  return fmt::format("{}q{}k{}s{}{}", tile.heads > 1 ? fmt::format("h{}", tile.heads) : "",
                      item_queries(tile), tile.tile_kv, tile.stages,
                      tile.pieces > 1 ? fmt::format("p{}", tile.pieces) : "");
 }

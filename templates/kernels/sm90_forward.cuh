@@ -43,7 +43,7 @@ struct Consumer : ConsumerWays {
       h_kv = item.h_kv;
       if constexpr (spec::kIsPacked) packed = uniform(sequence_of(p, b));
       const Context of_item = context_of(p, sequence(), b, item.h, h_kv);
-      const Slice own = slice_of(of_item, item.q0, slice);
+      const Slice own = slice_of(of_item, item.q0, slice, part_of_warp());
       h = own.h;
       row = own.row + thread / 32 * 16 + thread % 32 / 4;
       may_freeze = may_fail(item.redo);
@@ -58,7 +58,7 @@ struct Consumer : ConsumerWays {
         way = failed ? kSecondWay : way;
         fixed = kConstantReference && may_freeze && way <= kFirstWay;
         // Not rows past q_len, whose scores are 0; but they hear of the others'.
-        const bool has_rows = own.row < sequence().q_len;
+        const bool has_rows = slice_of(of_item, item.q0, slice).row < sequence().q_len;
         probes = kProbes && may_freeze && way == kUnknown && (has_rows || (kMeets && n == 0));
         is_first_item = n == 0;  // which item comes later may be chance
         way = probes && has_rows ? kFirstWay : way;
@@ -343,7 +343,8 @@ struct Consumer : ConsumerWays {
     if (kLearns && n == 0) learn(failed);
     const Sequence own = spec::kIsPacked ? packed : sequence_of(p, item.b);
     const int redo = redo_of(item.redo);
-    const Slice rows_of = slice_of(context_of(p, own, item.b, item.h, item.h_kv), item.q0, slice);
+    const Slice rows_of =
+        slice_of(context_of(p, own, item.b, item.h, item.h_kv), item.q0, slice, part_of_warp());
     return {context_of(p, own, item.b, rows_of.h, item.h_kv), rows_of.row, redo != 0,
             redo == 0 || (redo >> slice & 1) != 0};
   }

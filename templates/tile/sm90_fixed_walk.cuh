@@ -12,7 +12,7 @@
 namespace att {
 namespace sm90 {
 
-static_assert(kTileKv == kChainUnitKeys && kPieces == 1 && kCluster == 1 && !plan::kHeadsAbreast);
+static_assert(kTileKv == kChainUnitKeys && kPieces == 1 && kCluster == 1 && !kHeadsAbreast);
 static_assert(kFixedPieceKeys % (kChains * kChainUnitKeys) == 0);
 
 // What a stage's word of flags says of its tile, and of what follows it. Above them, from

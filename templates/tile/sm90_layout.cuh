@@ -17,9 +17,13 @@ constexpr int kPieceKeys = kTileKv / kPieces;
 constexpr bool kQAhead = plan::kQInRegisters;
 constexpr int kCluster = plan::kCluster;
 // A work item is dealt to the warpgroups of its CTAs: 64 queries each of a head, or with
-// kHeadsAbreast a head each, of one K/V head, with the same 64 queries.
+// kHeadsAbreast a head, two or four each, of one K/V head, all with the same queries.
 constexpr int kSlices = kCluster * kWarpgroups;
-constexpr int kItemQueries = plan::kHeadsAbreast ? kRows : kSlices * kRows;
+constexpr bool kHeadsAbreast = plan::kItemHeads > 1;
+constexpr int kItemQueries = kSlices * kRows / plan::kItemHeads;
+constexpr int kHeadRows = kHeadsAbreast ? kItemQueries : kRows;  // of a head in a warpgroup
+constexpr int kHeadsOfSlice = kRows / kHeadRows;
+static_assert(kHeadRows % 16 == 0 && kRows % kHeadRows == 0, "a warp has rows of one head");
 
 constexpr int kQkSteps = kColumnsQk / 16;  // of wgmma's k
 constexpr int kPvSteps = kPieceKeys / 16;

@@ -14,7 +14,7 @@ namespace sm90 {
 
 constexpr bool kSamples = kHints && kLearns && spec::kHasMask && kRowIsRange && !kRowHasBegin &&
                           !spec::kHasScore && !spec::kIsPacked && !spec::kIsPaged && !kCutsKeys &&
-                          kCluster == 1 && spec::kHeadDimQk % 32 == 0 && !plan::kHeadsAbreast;
+                          kCluster == 1 && spec::kHeadDimQk % 32 == 0 && !kHeadsAbreast;
 
 // In shorter items there is little to be done in vain.
 constexpr int kLeastSampledKeys = 2048;

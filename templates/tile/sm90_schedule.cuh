@@ -26,10 +26,10 @@ ATT_FN int q_tiles(const ForwardParams& p) { return tile_count(p.q_len, kItemQue
 
 // Items that a query tile has in all heads of a sequence.
 ATT_FN int head_items(const ForwardParams& p) {
-  return plan::kHeadsAbreast ? head_sets(p.heads, p.kv_heads, kSlices) : p.heads;
+  return kHeadsAbreast ? head_sets(p.heads, p.kv_heads, plan::kItemHeads) : p.heads;
 }
 ATT_FN int first_head(const ForwardParams& p, int item) {
-  return plan::kHeadsAbreast ? first_head_of_set(item, p.heads, p.kv_heads, kSlices) : item;
+  return kHeadsAbreast ? first_head_of_set(item, p.heads, p.kv_heads, plan::kItemHeads) : item;
 }
 
 // Of all heads; packed, those of no sequence included.
@@ -313,11 +313,15 @@ ATT_FN void schedule(const ForwardParams& p, const TensorMap* q_map, const Share
       if (!leader) continue;
       // The first time the warp that takes a sample says so.
       if (!kSamples || n > 0) mbarrier_arrive_expect(shared.q_full(warpgroup), kQBytes);
-      const Slice slice = slice_of(context, item.q0, cta_rank * kWarpgroups + warpgroup);
-      for (int slab = 0; slab < kQkSlabs; ++slab) {
-        tma_load(shared.q(warpgroup) + slab * kQSlabBytes, q_map, shared.q_full(warpgroup),
-                 slab * kSlabColumns, sequence.q_first + slice.row, slice.h, sequence.slice,
-                 CacheHint::kEvictFirst);
+      for (int part = 0; part < kHeadsOfSlice; ++part) {
+        const Slice slice = slice_of(context, item.q0, cta_rank * kWarpgroups + warpgroup, part);
+        const int first = part * kHeadRows;
+        for (int slab = 0; slab < kQkSlabs; ++slab) {
+          tma_load(shared.q(warpgroup) + slab * kQSlabBytes + first * kRowBytes, q_map,
+                   shared.q_full(warpgroup), slab * kSlabColumns,
+                   sequence.q_first + slice.row + first, slice.h, sequence.slice,
+                   CacheHint::kEvictFirst);
+        }
       }
     }
   }

@@ -11,18 +11,25 @@
 namespace att {
 namespace sm90 {
 
-// The 64 query rows of a warpgroup: of an item that begins at query q0, slice `slice`.
+// The 64 query rows of a warpgroup: of an item that begins at query q0, slice `slice`. Of several
+// heads' rows those of number `part`, so that row i of the 64 is query `row` + i.
 struct Slice {
   int h, row;
 };
-// With kHeadsAbreast.
-ATT_FN bool has_head(const Context& c, int slice) {
-  return c.h + slice < (c.h_kv + 1) * (c.params.heads / c.params.kv_heads);
+// With kHeadsAbreast: of the item, number `head`.
+ATT_FN bool has_head(const Context& c, int head) {
+  return c.h + head < (c.h_kv + 1) * (c.params.heads / c.params.kv_heads);
 }
-ATT_FN Slice slice_of(const Context& c, int q0, int slice) {
-  if constexpr (!plan::kHeadsAbreast) return {c.h, q0 + slice * kRows};
-  // A slice that no head of the K/V head is left for has rows past the last query.
-  return has_head(c, slice) ? Slice{c.h + slice, q0} : Slice{c.h, c.q_len};
+ATT_FN Slice slice_of(const Context& c, int q0, int slice, int part = 0) {
+  if constexpr (!kHeadsAbreast) return {c.h, q0 + slice * kRows};
+  const int head = slice * kHeadsOfSlice + part;
+  // Where no head of the K/V head is left these are rows past the last query.
+  return has_head(c, head) ? Slice{c.h + head, q0 - part * kHeadRows} : Slice{c.h, c.q_len};
+}
+// Which of its warpgroup's heads a consumer's warp has.
+ATT_FN int part_of_warp() {
+  if constexpr (kHeadsOfSlice == 1) return 0;
+  return shuffle_from(thread_index() % kWarpgroupThreads / 32, 0) * 16 / kHeadRows;
 }
 
 // What a consumer must know of a tile before it comes: a stage says it of the tile after its own,
@@ -93,7 +100,7 @@ struct ClusterWalk {
   unsigned live, full;  // of the lanes' pieces; live only of tiles to come
 
   // Heads abreast have the same queries, and so the same parts.
-  static constexpr int kPartsUsed = (plan::kHeadsAbreast ? 1 : kSlices) * kPieces;
+  static constexpr int kPartsUsed = (kHeadsAbreast ? 1 : kSlices) * kPieces;
   // Lanes that share a tile, and tiles that are classified together.
   static constexpr int kParts = kPartsUsed <= 1   ? 1
                                 : kPartsUsed <= 2 ? 2
@@ -162,7 +169,7 @@ struct ClusterWalk {
  private:
   // Of a tile's parts those of the CTA's warpgroups.
   static ATT_MEMBER unsigned own_parts(const Context& c, unsigned parts, int tile, int cta_rank) {
-    if constexpr (!plan::kHeadsAbreast) {
+    if constexpr (!kHeadsAbreast) {
       constexpr unsigned kOwnParts = (1u << (kWarpgroups * kPieces)) - 1;
       return parts >> (tile * kParts + cta_rank * kWarpgroups * kPieces) & kOwnParts;
     }
@@ -170,7 +177,7 @@ struct ClusterWalk {
     unsigned own = 0;
 #pragma unroll
     for (int warpgroup = 0; warpgroup < kWarpgroups; ++warpgroup) {
-      if (has_head(c, warpgroup)) own |= parts << warpgroup * kPieces;
+      if (has_head(c, warpgroup * kHeadsOfSlice)) own |= parts << warpgroup * kPieces;
     }
     return own;
   }
@@ -184,7 +191,7 @@ struct ClusterWalk {
     const int k1 = min_i32(k0 + kPieceKeys, c.kv_len);
     TileClass found = TileClass::kSkip;
     if (tile >= first && tile < last && part < kPartsUsed && row < c.q_len && k0 < k1) {
-      found = classify_tile(c, row, min_i32(row + kRows, c.q_len), k0, k1);
+      found = classify_tile(c, row, min_i32(row + kHeadRows, c.q_len), k0, k1);
     }
     live = ballot(found != TileClass::kSkip);
     full = ballot(found == TileClass::kFull && k1 == k0 + kPieceKeys);

@@ -1,6 +1,6 @@
-// Hopper's forward plans whose warpgroups have a query head each, of one K/V head: groups of heads
-// that the warpgroups divide and others, dense and packed; and faults planted in who has which
-// head.
+// Hopper's forward plans whose warpgroups have a query head each, or several, of one K/V head:
+// groups of heads that the warpgroups divide and others, dense and packed; and faults planted in
+// who has which head.
 #include <fmt/format.h>
 
 #include "tests/gpu/judge.hpp"
@@ -12,7 +12,15 @@ namespace {
 
 constexpr const char* kTiles[] = {"w2 k128 s3 b2 qreg c1 longest g16 frozen tma heads",
                                   "w3 k64 s3 b1 c1 longest g16 frozen tma heads",
-                                  "w2 k64 s3 b1 c1 longest g16 frozen tma heads"};
+                                  "w2 k64 s3 b1 c1 longest g16 frozen tma heads",
+                                  "w2 k128 s3 b2 qreg c1 longest g16 frozen tma heads4",
+                                  "w2 k64 s3 b1 c1 longest g16 frozen tma heads8",
+                                  "w1 k64 s4 b1 qreg c1 longest g16 frozen tma heads2 p16",
+                                  "w1 k128 s3 b2 qreg c1 longest g16 frozen tma heads4",
+                                  "w3 k64 s3 b1 c1 longest g16 frozen tma heads6"};
+
+// Legal whatever the score: a warpgroup has rows of two heads.
+constexpr const char* kSharedTile = "w2 k64 s3 b1 c1 longest g16 frozen tma heads4";
 
 KernelPlan plan_of(const char* tile) {
   return parse_plan(fmt::format("sm90a forward sm_90a {}", tile)).value();
@@ -64,12 +72,18 @@ TEST_P(HeadsAbreast, FaultsAreSeen) {
   const ProblemShape shape = {.batch = 2, .heads = 10, .kv_heads = 2, .q_len = 150, .kv_len = 333};
   const std::vector<planted::Fault> faults = {
       {"a warpgroup has the head before",
-       {{"Slice{c.h + slice, q0}", "Slice{c.h + slice / 2, q0}"}}},
+       {{"Slice{c.h + head, q0", "Slice{c.h + head / 2, q0"}}},
       {"the last head of a group has no warpgroup",
-       {{"return c.h + slice < (c.h_kv + 1)", "return c.h + slice + 1 < (c.h_kv + 1)"}}},
+       {{"return c.h + head < (c.h_kv + 1)", "return c.h + head + 1 < (c.h_kv + 1)"}}},
       {"a set begins a head late",
        {{"(set - kv_head * sets) * abreast", "(set - kv_head * sets) * (abreast - 1)"}}}};
   EXPECT_TRUE(are_found(faults, spec, shape, plans(spec).front()));
+  const std::vector<planted::Fault> of_parts = {
+      {"a warp has its warpgroup's first head", {{"* 16 / kHeadRows;", "* 0 / kHeadRows;"}}},
+      {"the second head's queries lie where the first one's do",
+       {{"first * kRowBytes, q_map", "0 * kRowBytes, q_map"}}},
+      {"a head begins where the one before ends", {{"q0 - part * kHeadRows}", "q0}"}}}};
+  EXPECT_TRUE(are_found(of_parts, spec, shape, plan_of(kSharedTile)));
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, HeadsAbreast, testing::ValuesIn(kDense),

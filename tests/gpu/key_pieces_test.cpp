@@ -104,7 +104,10 @@ class KeyPiecesPacked : public KeyPieces {
   static constexpr const char* kPackedTiles[] = {
       "w2 k128 s2 b2 c1 longest g16 frozen tma p16",
       "w1 k64 s3 b1 qreg c1 longest g32 frozen tma p16",
-      "w2 k64 s3 b1 c1 persistent g1 frozen tma heads p3", "w2 k64 s2 b1 c1 longest g32 tma p16"};
+      "w2 k64 s3 b1 c1 persistent g1 frozen tma heads p3",
+      "w2 k64 s2 b1 c1 longest g32 tma p16",
+      "w2 k64 s3 b1 c1 longest g16 frozen tma heads4 p16",
+      "w1 k64 s3 b1 qreg c1 longest g16 frozen tma heads4"};
   const std::vector<std::int32_t> queries_ = {128, 1, 3, 0, 1, 200, 17, 5, 64};
   const std::vector<std::int32_t> keys_ = {9000, 3, 500, 100, 0, 7001, 900, 4, 64};
 

@@ -21,7 +21,7 @@ std::vector<Trait> traits_of(const KernelPlan& plan) {
   if (const auto* tile = std::get_if<Sm90aPlan>(&plan.tile)) {
     traits.emplace_back(family, 1, tile->warpgroups);
     traits.emplace_back(family, 2, static_cast<int>(tile->schedule));
-    traits.emplace_back(family, 3, tile->heads_abreast);
+    traits.emplace_back(family, 3, tile->heads > 1);
   } else if (const auto* tile = std::get_if<DecodePlan>(&plan.tile)) {
     traits.emplace_back(family, 1, tile->warps);
     traits.emplace_back(family, 2, tile->in_cluster ? tile->pieces : 0);

@@ -86,7 +86,7 @@ TEST(Sm90aPlan, OfBatchInvariantSpecsTilesAreUnits) {
     for (const KernelPlan& plan : plans) {
       const auto& tile = std::get<Sm90aPlan>(plan.tile);
       EXPECT_EQ(std::tuple(tile.tile_kv, tile.score_buffers, tile.cluster), std::tuple(64, 1, 1));
-      EXPECT_FALSE(tile.frozen_max || tile.heads_abreast || tile.p_in_shared) << to_string(plan);
+      EXPECT_FALSE(tile.frozen_max || tile.heads > 1 || tile.p_in_shared) << to_string(plan);
     }
   }
   // Nothing pads O to a multiple of 16.
@@ -280,9 +280,9 @@ TEST(Sm90aCost, KnowsWhichStaticOrdersAreEven) {
 // so.
 TEST(Sm90aCost, HeadsShareItemsWhereOneHasTooFewQueries) {
   const AttentionSpec spec = causal_spec(128);
-  EXPECT_TRUE(first_guess(spec, {16, 32, 8, 64, 8192}).heads_abreast);
-  EXPECT_FALSE(first_guess(spec, {16, 32, 32, 64, 8192}).heads_abreast);
-  EXPECT_FALSE(first_guess(spec, {2, 16, 16, 8192, 8192}).heads_abreast);
+  EXPECT_GT(first_guess(spec, {16, 32, 8, 64, 8192}).heads, 1);
+  EXPECT_EQ(first_guess(spec, {16, 32, 32, 64, 8192}).heads, 1);
+  EXPECT_EQ(first_guess(spec, {2, 16, 16, 8192, 8192}).heads, 1);
 }
 
 // What lists items or makes ranges runs before the kernel anyway, and spares it a memset.
@@ -310,12 +310,34 @@ TEST(Sm90aPlan, HeadsWithMasksOfTheirOwnAreNotAbreast) {
                                              "mask: {}\n",
                                              mask),
                                  "");
-    Sm90aPlan tile{.tile_kv = 64, .score_buffers = 1, .heads_abreast = true};
+    Sm90aPlan tile{.tile_kv = 64, .score_buffers = 1, .heads = 2};
     return check_tile(spec.value(), tile).ok();
   };
   EXPECT_TRUE(check_mask("causal"));
   EXPECT_TRUE(check_mask("kv_idx < 64 * h_kv + q_idx"));
   EXPECT_FALSE(check_mask("kv_idx < 64 * h + q_idx"));
+}
+
+TEST(Sm90aPlan, AWarpHasRowsOfOneHead) {
+  const AttentionSpec spec = causal_spec(64);
+  const auto is_legal = [&](int warpgroups, int heads) {
+    return check_tile(
+               spec,
+               Sm90aPlan{
+                   .warpgroups = warpgroups, .tile_kv = 64, .score_buffers = 1, .heads = heads})
+        .ok();
+  };
+  EXPECT_TRUE(is_legal(1, 4) && is_legal(2, 4) && is_legal(2, 8) && is_legal(3, 6));
+  EXPECT_FALSE(is_legal(1, 3) || is_legal(1, 8) || is_legal(2, 3) || is_legal(2, 6));
+}
+
+// A chunk of 512 queries beside single tokens: 17 queries a sequence are all that the shape says.
+TEST(Sm90aCost, SingleTokensOfAGroupShareAnItem) {
+  const auto spec = parse_spec(
+      "attune: 1\nname: p\ndtype: bf16\nhead_dim: 128\nlayout: paged\nmask: causal\n", "");
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  EXPECT_EQ(first_guess(*spec, {32, 32, 8, 543, 8192}).heads, 4);
+  EXPECT_EQ(first_guess(*spec, {128, 64, 8, 639, 8192}).heads, 8);
 }
 
 // What is fetched ahead of an item is worth as much at any length, so it counts where items are
@@ -352,7 +374,7 @@ TEST(Sm90aCost, KnowsThatBatchEntriesDifferInLength) {
   };
   EXPECT_GT(cost("sm90a forward sm_90a w2 k64 s2 b2 qreg c1 single g1 frozen tma"),
             1.5 * cost("sm90a forward sm_90a w2 k128 s2 b2 qreg c1 longest g16 frozen tma heads"));
-  EXPECT_TRUE(first_guess(given, shape).heads_abreast);
+  EXPECT_GT(first_guess(given, shape).heads, 1);
 }
 
 // Of blocks of 64 by 64, a fourth of which lives, a tile of three warpgroups has work for one of
