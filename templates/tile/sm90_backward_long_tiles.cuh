@@ -90,6 +90,8 @@ ATT_FN void walk_long_tiles(Consumer& c) {
     c.store_ds(c.written);
     c.issue_dk();
     wgmma_wait<1>();  // for dV and dQ
+    // dV reads P where dS was made of it: without this ptxas may give P's registers to dS before.
+    wgmma_pin(c.p_operand);
     wgmma_pin(c.d_q);
     if (tiles > 0) c.end_dq(c.written - 1, sums);
     sums = sums_tile(p, c.sums_base, now.h, now.tile);
