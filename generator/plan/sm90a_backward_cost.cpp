@@ -57,7 +57,8 @@ constexpr double kTilesOfUnknownWait = 7;
 constexpr double kFewKeyTiles = 3, kChainClocks = 5000;
 // Keys apart come while the item before is finished. H200, us, without and with: 12 heads of 16 x
 // 32 on 257 40 and 31, 20 of 8 x 1 on 1500 86 and 67, 12 of 64 x 100 83 and 52, of 64 x 197 165 and
-// 155, 16 of 8 x 512 82 and 78; of 8 x 577 both take 105, of 8 x 1024 208 and 224.
+// 155, 16 of 8 x 512 82 and 78; of 8 x 577 both take 105, of 8 x 1024 208 and 224, 32 of 32 x 512
+// 489 and 523.
 constexpr double kLoadClocks = 3500, kLoadClocksHidden = 140;  // by each query tile
 double short_sequences_us(const AttentionSpec& spec, const ProblemShape& shape,
                           const Sm90aBackwardPlan& tile, double walk, const ShapeCost& cost) {
@@ -67,7 +68,8 @@ double short_sequences_us(const AttentionSpec& spec, const ProblemShape& shape,
   const double us = key_tiles <= kFewKeyTiles ? in_open * cost.transfer_us : 0;
   double clocks = walk <= 1 ? kChainClocks : 0;
   if (is_narrow(spec)) {
-    clocks = is_apart ? 0 : kLoadClocks - kLoadClocksHidden * walk;
+    const bool is_hidden = is_apart || (walk > 1 && key_tiles > kFewKeyTiles);
+    clocks = is_hidden ? 0 : kLoadClocks - kLoadClocksHidden * walk;
   }
   return us + cost.rounds * std::max(0.0, clocks) / cost.units_per_us;
 }

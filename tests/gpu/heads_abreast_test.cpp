@@ -71,8 +71,7 @@ TEST_P(HeadsAbreast, FaultsAreSeen) {
   const AttentionSpec spec = spec_of(fmt::format("name: t\ndtype: bf16\n{}\n", GetParam()));
   const ProblemShape shape = {.batch = 2, .heads = 10, .kv_heads = 2, .q_len = 150, .kv_len = 333};
   const std::vector<planted::Fault> faults = {
-      {"a warpgroup has the head before",
-       {{"Slice{c.h + head, q0", "Slice{c.h + head / 2, q0"}}},
+      {"a warpgroup has the head before", {{"Slice{c.h + head, q0", "Slice{c.h + head / 2, q0"}}},
       {"the last head of a group has no warpgroup",
        {{"return c.h + head < (c.h_kv + 1)", "return c.h + head + 1 < (c.h_kv + 1)"}}},
       {"a set begins a head late",
