@@ -11,8 +11,7 @@
 namespace attune::expr {
 namespace {
 
-// Of one, and of all that a text has: constants are folded, and no limit of the tree counts them.
-constexpr std::int64_t kMostTermsOfOne = 128, kMostTermsOfText = 8192;
+constexpr std::int64_t kMostTerms = 128;
 
 constexpr std::array<ReductionName, 4> kReductions = {
     {{"any", Op::kOr, 1}, {"all", Op::kAnd, 1}, {"sum", Op::kAdd, 1}, {"dot", Op::kAdd, 2}}};
@@ -37,10 +36,10 @@ Result<Expr> Checker::check_reduction(const ReductionName& reduction, const Synt
                 form);
   ATT_CHECK(check_new_name(counter, scope));
   ATT_TRY(const Expr count, check(count_syntax, scope));
-  if (count->op != Op::kInt || count->int_value < 1 || count->int_value > kMostTermsOfOne)
+  if (count->op != Op::kInt || count->int_value < 1 || count->int_value > kMostTerms)
     return fail(count_syntax.range, scope, "expr-bad-count",
                 fmt::format("`{}` counts to a number from 1 to {} that the spec has",
-                            reduction.name, kMostTermsOfOne));
+                            reduction.name, kMostTerms));
   const SourceSpan span = span_of(syntax.range, scope);
   Local local = {.name = counter.name, .value = {}, .outer = scope.locals};
   Scope inner = scope;
@@ -52,9 +51,6 @@ Result<Expr> Checker::check_reduction(const ReductionName& reduction, const Synt
   };
   Expr result;
   for (std::int64_t i = 0; i < count->int_value; ++i) {
-    if (++terms_ > kMostTermsOfText)
-      return fail(syntax.name_range, scope, "expr-too-large",
-                  fmt::format("reductions come to more than {} terms", kMostTermsOfText));
     local.value = make_int(i, span_of(counter.range, scope));
     ATT_TRY(Expr term, operand(2));
     if (reduction.operands == 2) {

@@ -71,7 +71,7 @@ class Checker {
     std::int64_t nodes = 1;  // saturating
     int depth = 1;
   };
-  // Children were measured when they were checked, so this goes a few levels deep at most.
+  // Operands were measured when they were checked, so this goes no deeper than a reduction's terms.
   Extent extent_of(const Expr& e);
 
   std::string_view text_;
@@ -79,7 +79,7 @@ class Checker {
   Role role_;
   const SourceOrigin& origin_;
   std::unordered_map<Expr, Extent> extents_;
-  std::int64_t terms_ = 0;  // that reductions were written out to
+  std::int64_t checks_ = 0;
 };
 
 }  // namespace attune::expr

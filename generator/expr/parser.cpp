@@ -61,12 +61,19 @@ SourceSpan Checker::span_of(TextRange range, const Scope& scope) const {
 }
 
 Result<Expr> Checker::check(const Syntax& syntax, const Scope& scope) {
+  // What is written out and folded away again is in no tree, and takes time and memory all the
+  // same.
+  constexpr std::int64_t kMostChecks = 1 << 15;
+  if (++checks_ > kMostChecks)
+    return fail({syntax.range.begin, syntax.range.begin + 1}, scope, "expr-too-large",
+                fmt::format("definitions and reductions are written out to more than {} operations",
+                            kMostChecks));
   ATT_TRY(Expr made, check_node(syntax, scope));
   const Extent extent = extent_of(made);
   if (extent.nodes > kMaxNodes || extent.depth > kMaxTypedDepth)
     return fail({syntax.range.begin, syntax.range.begin + 1}, scope, "expr-too-large",
                 fmt::format("the expression has more than {} operations or {} levels once "
-                            "definitions are expanded",
+                            "definitions and reductions are expanded",
                             kMaxNodes, kMaxTypedDepth));
   return made;
 }

@@ -157,7 +157,7 @@ bool fits(const PlanResources& needs, const Sm90aPlan& tile, const DeviceFacts& 
 
 // One walk over the keys serves all heads of an item.
 Status check_heads_abreast(const AttentionSpec& spec, const Sm90aPlan& tile) {
-  const int of_warpgroup = tile.heads / std::max(tile.warpgroups, 1);
+  const int of_warpgroup = tile.heads / tile.warpgroups;
   if (tile.heads % tile.warpgroups != 0 ||
       (of_warpgroup != 1 && of_warpgroup != 2 && of_warpgroup != 4)) {
     return plan_unsupported(

@@ -196,19 +196,16 @@ bool is_logistic(const AttentionSpec& spec) {
   return spec.score && expr::score_logistic(spec.score, scale).has_value();
 }
 
-// Whether dS may be made of P as dV's operand has it: templates/tile/sm90_backward_rounded.cuh.
-bool may_round_slopes(const AttentionSpec& spec) {
-  return split_rows(spec).splits_references && !has_dropout(spec) &&
-         expr::look_up_derivatives(spec.score, spec.environment).empty();
-}
+// dS is made of P as dV's operand has it: templates/tile/sm90_backward_rounded.cuh.
 bool may_be_long(const AttentionSpec& spec) {
-  return is_narrow(spec) && may_round_slopes(spec) && !is_packed(spec);
+  return is_narrow(spec) && split_rows(spec).splits_references && !has_dropout(spec) &&
+         expr::look_up_derivatives(spec.score, spec.environment).empty() && !is_packed(spec);
 }
 // Elsewhere ptxas has too few registers: beside a score in general it spills 45. A softcap without
 // a mask spills 18, of which 5 are loaded in the loop, and is 9 % faster. Beside a sink and with
 // narrow V it was not tried.
 bool may_be_tall(const AttentionSpec& spec) {
-  // Under a mask (dS of rounded P) 31 of 4.8 million elements of dV were wrong: d 72, 100 on 520.
+  // Not under a mask: dV was wrong (docs/lab/backward.md, 63).
   const bool has_room = !spec.mask && (has_even_slope(spec) || is_logistic(spec));
   return slabs(spec.head_dim_qk) == 2 && slabs(spec.head_dim_v) == 2 && has_room && !spec.sink &&
          !has_dropout(spec) && !is_packed(spec) && !spec.deterministic;
@@ -221,9 +218,8 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
                         (tile.tile_q == kLongTileQ && may_be_long(spec));
   if (!has_tile) {
     return plan_unsupported(
-        "query tiles of 64; without dropout also of 128 up to head dim 64, where nothing "
-        "multiplies "
-        "the score, and of 80 above it, not packed or in order");
+        "query tiles of 64; of 128 up to head dim 64, without dropout, packing and a score that "
+        "multiplies; of 80 above it, without a mask, a sink, dropout, packing and order");
   }
   if (is_long(tile) && (tile.keys_in_registers || tile.cuts_walks)) {
     return plan_unsupported(

@@ -124,7 +124,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   constexpr double kNarrowApartItemClocks = 3600, kNarrowApartClocks = 200;
   // d 64, 2048 keys, causal: ALiBi 898 to 938 us, a softcap 1098 to 1260.
   constexpr double kNarrowApartBiasClocks = 370, kNarrowApartScoreClocks = 770;
-  constexpr double kLongItemClocks = 3500, kTallItemClocks = 3000;
+  constexpr double kLongItemClocks = 3500;
   const bool is_apart = loads_keys_apart(spec, tile) && !is_packed(spec);
   const bool is_plain = !spec.score && !has_dropout(spec);
   const bool adds = split_rows(spec).splits_references && !has_dropout(spec);
@@ -134,9 +134,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   const double apart_clocks = narrow ? narrow_clocks : is_plain ? kApartClocks : kApartScoreClocks;
   const double narrow_item = is_apart ? kNarrowApartItemClocks : kTakenItemClocks;
   // Nothing hides what a tile of 128 queries waits for at an item's beginning and end.
-  const double long_item = is_long(tile)                ? kLongItemClocks
-                           : is_tall(tile) && spec.mask ? kTallItemClocks
-                                                        : 0;
+  const double long_item = is_long(tile) ? kLongItemClocks : 0;
   return {.item = (tile.takes_items && !is_wide(spec) ? narrow_item : kItemClocks) + long_item +
                   (tile.cuts_walks ? kPartClocks : 0),
           .tile = flops / flops_per_clock + (is_apart           ? apart_clocks

@@ -97,6 +97,7 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
   if (seen != 7) {
     return plan_text_error("an sm90a plan needs w, k, s, b, c, a schedule and g once each");
   }
+  if (tile.warpgroups < 1) return plan_text_error("an sm90a plan has warpgroups");
   if (tile.heads == 0) tile.heads = tile.warpgroups;
   plan.tile = tile;
   return ok_status();

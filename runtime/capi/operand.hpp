@@ -1,9 +1,11 @@
 // q, k, v, o and their gradients: pointers and strides of the caller, checked.
 #pragma once
 
+#include <cassert>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <iterator>
 #include <span>
 
 #include "generator/spec/spec.hpp"
@@ -46,7 +48,9 @@ class Places {
     for (const Place& place : places) add(place);
   }
   void add(const Place& place) {
-    if (place.at != nullptr) places_[count_++] = place;
+    if (place.at == nullptr) return;
+    assert(count_ < std::size(places_));
+    places_[count_++] = place;
   }
   operator std::span<const Place>() const { return {places_, count_}; }
 

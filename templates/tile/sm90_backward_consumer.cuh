@@ -27,7 +27,6 @@
 #include "templates/tile/sm90_backward_packed.cuh"
 #include "templates/tile/sm90_backward_packed_rows.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
-#include "templates/tile/sm90_backward_rounded.cuh"
 #include "templates/tile/sm90_backward_sums.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
 #include "templates/tile/walk_parts.cuh"
@@ -370,11 +369,7 @@ struct Consumer {
       const auto keep_ds = [&](int n, int half, float low, float high) {
         ds_operand[n / 2][n % 2 * 2 + half] = pack_2<spec::kDType>(low, high);
       };
-      if constexpr (kRoundsSlopes) {
-        make_ds_of_rounded(p_operand, d, ds_operand);
-      } else {
-        loaded_deltas.gradients(elements, c, s, d, keep, drawn, keep_ds, learned);
-      }
+      loaded_deltas.gradients(elements, c, s, d, keep, drawn, keep_ds, learned);
       wgmma_pin(ds_operand);
       if constexpr (kMakesQueries) {
         mbarrier_wait(shared.ds_empty(written & 1), (written >> 1 & 1) ^ 1);

@@ -87,8 +87,8 @@ ATT_FN void for_columns_of_head(int share, int warp, const Use& use) {
 }
 
 // Whether CTAs help a head's last one to bring its dQ to rows. Without a mask their items are long
-// enough without, and a pass took 0.5 to 2.5 % longer with it; so did narrow heads under a causal
-// mask, which otherwise come off the counter. In order it was not tried.
+// enough without, and a pass took 0.5 to 2.5 % longer with it; so did narrow heads' tiles of 64
+// queries under a causal mask, which otherwise come off the counter. In order it was not tried.
 constexpr bool kHelpsInPassing = spec::kHasMask && kDsBuffers > 0 && kSumsInTurn && !kTakesItems &&
                                  !kTakesTurns && kDqColumns == kSlabColumns;
 

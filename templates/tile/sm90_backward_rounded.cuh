@@ -9,10 +9,7 @@
 namespace att {
 namespace sm90 {
 
-// Of tiles of 128 queries, and of 80 under a mask, which else spill. Without one tiles of 80 have
-// room, and were 1 % slower so.
-constexpr bool kRoundsSlopes = kSharesDqRows || (kTransposesDq && spec::kHasMask);
-static_assert(!kRoundsSlopes || (plan::kSplitReferences && plan::kSplitDeltas && kGradLoads == 0 &&
+static_assert(!kSharesDqRows || (plan::kSplitReferences && plan::kSplitDeltas && kGradLoads == 0 &&
                                  (!spec::kHasScore || kScoreGradIsOne) && !spec::kHasDropout));
 
 // `d`: dP less D.

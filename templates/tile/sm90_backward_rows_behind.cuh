@@ -57,26 +57,6 @@ ATT_FN void take_share(const BackwardParams& p, const Sequence& sequence, int h,
   }
 }
 
-// The same of dQ made transposed: 16 columns of all queries are under way at a time.
-ATT_FN void take_transposed_share(const BackwardParams& p, const Sequence& sequence, int h,
-                                  int tile, int share, float* sums) {
-#pragma unroll 1
-  for (int column = 0; column < kDqColumns; column += 16) {
-    const int of_head = share * kDqColumns + column;
-    if (of_head >= spec::kHeadDimQk) return;
-    float* const from = sums + (column * 2 + lane_index()) * 4;
-    float numbers[kTileQ / 16][2][4];
-#pragma unroll
-    for (int j = 0; j < kTileQ / 8; ++j) {
-      exchange_for_zeros_16(from + j * 512, numbers[j / 2][j % 2]);
-    }
-#pragma unroll
-    for (int j = 0; j < kTileQ / 16; ++j) {
-      store_transposed_rows(p, sequence, h, tile * kTileQ + j * 16, of_head, numbers[j]);
-    }
-  }
-}
-
 // Share `number` of those of K/V head `head`'s dQ. A warp's.
 template <int kRows, int kBlocks>
 ATT_FN void bring_share(const BackwardParams& p, int head, int number) {
@@ -91,12 +71,7 @@ ATT_FN void bring_share(const BackwardParams& p, int head, int number) {
     add_sink_gradient(p, sequence, b, h, tile * kTileQ, min_i32((tile + 1) * kTileQ, p.q_len));
   }
   const int sums = sums_tile(p, sums_head(p, head) + in_group, tile);
-  float* const from = p.d_q_sums + sums_offset(sums, share);
-  if constexpr (kTransposesDq) {
-    take_transposed_share(p, sequence, h, tile, share, from);
-  } else {
-    take_share<kRows, kBlocks>(p, sequence, h, tile, share, from);
-  }
+  take_share<kRows, kBlocks>(p, sequence, h, tile, share, p.d_q_sums + sums_offset(sums, share));
   sync_warp();
 }
 

@@ -268,7 +268,7 @@ ATT_FN bool are_negligible(const Scores& s, float (&top)[2], float factor) {
 }
 
 // Half of a quad's lanes tell the other half what they met, those next to each other and those two
-// apart in turns: all know of it two pieces later, and none waits.
+// apart in turns: all know of it two pieces later that are not skipped, and none waits.
 ATT_FN void share_maxima(float (&top)[2], int piece) {
   top[0] = math_max(top[0], shuffle_xor(top[0], 1 + piece));
   top[1] = math_max(top[1], shuffle_xor(top[1], 1 + piece));

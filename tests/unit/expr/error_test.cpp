@@ -53,7 +53,7 @@ TEST(ExprErrors, Masks) {
       {"sum(i, 4, h < i) < 2", "expr-type-mismatch", 1, 11, 5, "if condition else"},
       {"sum < 3", "expr-unknown-name", 1, 1, 3, "with a counter"},
       {"mean(score) < 3", "expr-unknown-function", 1, 1, 4, "look it up in a tensor"},
-      {"any(i, 100, any(j, 100, i + j < 0))", "expr-too-large", 1, 13, 3},
+      {"any(i, 100, any(j, 100, i + j < 0))", "expr-too-large", 1, 33, 1},
       {"float(\"-inf\") < 1", "expr-bad-character", 1, 7, 1, "no text"},
       {"sliding_windw(3)", "expr-unknown-function", 1, 1, 13, "did you mean `sliding_window`?"},
       {"q_idx <", "expr-unexpected-end", 1, 8, 1},
@@ -248,6 +248,12 @@ TEST(ExprErrors, ExpansionIsLimited) {
   const auto again = try_parse(lets + "x29 < 1", Role::kMask);
   ASSERT_FALSE(again.ok());
   EXPECT_EQ(again.error().id, "expr-too-large");
+  // What is folded away is in no tree.
+  const std::string large = "h" + repeated("+h", 150) + " < 0";
+  const auto folded =
+      try_parse("any(i, 128, any(j, 63, false if true else (" + large + ")))", Role::kMask);
+  ASSERT_FALSE(folded.ok());
+  EXPECT_EQ(folded.error().id, "expr-too-large");
 }
 
 }  // namespace

@@ -329,6 +329,11 @@ TEST(Sm90aPlan, AWarpHasRowsOfOneHead) {
   };
   EXPECT_TRUE(is_legal(1, 4) && is_legal(2, 4) && is_legal(2, 8) && is_legal(3, 6));
   EXPECT_FALSE(is_legal(1, 3) || is_legal(1, 8) || is_legal(2, 3) || is_legal(2, 6));
+  for (const std::string_view heads : {"heads", "heads4"}) {
+    const std::string tile = "k64 s2 b1 c1 persistent g1 ";
+    EXPECT_TRUE(parse_plan(fmt::format("sm90a forward sm_90a w2 {}{}", tile, heads)).ok());
+    EXPECT_FALSE(parse_plan(fmt::format("sm90a forward sm_90a w0 {}{}", tile, heads)).ok());
+  }
 }
 
 // A chunk of 512 queries beside single tokens: 17 queries a sequence are all that the shape says.

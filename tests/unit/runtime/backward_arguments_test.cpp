@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 
 #include "runtime/capi/arguments.hpp"
 #include "runtime/support/problem_layout.hpp"
@@ -158,6 +159,14 @@ TEST_F(BackwardArguments, WhatIsLearnedLiesApart) {
 }
 
 // An allocator that hands out addresses in a row gives no bytes the address of what comes next.
+// Kernels tell large scores from small ones by its sign.
+TEST_F(BackwardArguments, AScaleIsAboveZero) {
+  for (const float scale : {0.0f, -0.5f, std::numeric_limits<float>::quiet_NaN()}) {
+    args_.softmax_scale = scale;
+    EXPECT_FALSE(fill().ok()) << scale;
+  }
+}
+
 TEST_F(BackwardArguments, AWorkspaceOfNoBytesMayLieAnywhere) {
   args_.workspace = args_.d_q;
   ASSERT_TRUE(check_workspace(1, &args_).ok());
