@@ -167,13 +167,14 @@ def told(rows, found, options, bytes_per_us):
         if "Attune" not in row["us"]:
             continue
         us, bytes_us = row["us"]["Attune"], problem.bytes_us(bytes_per_us)
-        over = of_name.get(problem.over, bytes_us)
+        over = bytes_us if problem.over == "bytes" else of_name.get(problem.over)  # a row that may not have run
         others = {name: t for name, t in row["us"].items() if name.startswith("FA3")}
         best = min(others, key=others.get) if others else ""
         before = row["us"].get("beside")
         lines.append((us / bytes_us, [
             *([problem.name] if options.asked else [str(problem.number)]), problem.key, f"{us:.1f}", f"{bytes_us:.1f}",
-            f"{us / bytes_us:.2f}", *([f"{over / us:.3f}", f"{problem.asked} of {problem.over}" if problem.over else ""]
+            f"{us / bytes_us:.2f}", *([f"{over / us:.3f}" if over else "",
+                                       f"{problem.asked} of {problem.over}" if problem.over else ""]
                                       if options.asked else []),
             *([f"{before:.1f}" if before else ""] if options.beside else []),
             *([f"{others[best]:.1f} {best}" if best else ""] if options.peers else []), row["plans"]["Attune"]]))
@@ -195,7 +196,10 @@ def main():
     side_by_side.SECONDS_A_PROBLEM, side_by_side.MIN_ROUNDS = options.seconds, 8
     torch.zeros(1, device="cuda")  # makes the primary context that Attune will share
     device = torch.cuda.get_device_name()
-    bytes_per_us = REACHED * next((rate for name, rate in GB_PER_S.items() if name in device), 4800) * 1e3
+    rates = [rate for name, rate in GB_PER_S.items() if name in device]
+    if not rates:
+        raise SystemExit(f"the memory's rate is known of {' and '.join(GB_PER_S)}, not of {device}")
+    bytes_per_us = REACHED * rates[0] * 1e3
     libraries = {"Attune": options.library or attune_c.find_library(ROOT)}
     libraries |= {"beside": options.beside} if options.beside else {}
     runtimes = {name: attune_c.Library(path).runtime("cuda:0", "") for name, path in libraries.items()}

@@ -437,7 +437,8 @@ int main(int argc, char** argv) {
   modes->add_flag("--survey", survey_only, "plans from all over the space of the specs' shapes");
   modes->require_option(0, 1);
   app.add_flag("--backward", backward, "plans of the backward pass")
-      ->excludes(modes->get_option("--survey"));
+      ->excludes(modes->get_option("--survey"))
+      ->excludes(modes->get_option("--replay"));
   app.add_flag("--whole", options.whole, "every legal plan is the yardstick");
   app.add_option("--budget", options.budget_s, "begin no shape after so many seconds");
   app.add_option("place", options.place, "directory of the caches, or the file to replay")

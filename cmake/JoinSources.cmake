@@ -1,5 +1,7 @@
-# Writes OUTPUT: SOURCES ('|'-separated paths in ROOT) one after the other, each as if it were alone: its
-# unnamed namespaces lie in one of its own, so that helpers of one name do not meet.
+# Writes OUTPUT: SOURCES ('|'-separated paths in ROOT) one after the other. The unnamed namespaces of each lie in
+# one of its own, so that it may define what a file before it has defined. They stay visible below: a file can use
+# helpers of those before it unnoticed, and a name that two files have is ambiguous where neither's own namespace
+# encloses it. Such files want SEPARATE.
 string(REPLACE "|" ";" SOURCES "${SOURCES}")
 # GCC takes what #line names for a header, where tests with fixtures in unnamed namespaces would be wrong.
 set(joined "#ifndef __clang__\n#pragma GCC diagnostic ignored \"-Wsubobject-linkage\"\n#endif\n")

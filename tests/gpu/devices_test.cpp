@@ -18,14 +18,15 @@ using Bf16 = std::uint16_t;
 constexpr att_shape kShape = {2, 4, 2, 300, 300};
 constexpr std::size_t kQueries = 2 * 300 * 4 * 64;
 constexpr std::size_t kKeys = 2 * 300 * 2 * 64;
-constexpr const char* kSpec =
+constexpr const char* kSpec = "attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\nmask: causal\n";
+constexpr const char* kGradientsSpec =
     "attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\nmask: causal\npasses: [forward, backward]\n"
     "deterministic: true\n";
 
-// One GPU with a runtime, a kernel and the arguments of a launch.
+// One GPU with a runtime, a kernel of each pass and the arguments of their launches.
 class Gpu {
  public:
-  Gpu(int ordinal, const att_spec* spec) {
+  Gpu(int ordinal, const att_spec* spec, const att_spec* of_gradients) {
     auto device = open_cuda_device(ordinal);
     EXPECT_TRUE(device.ok()) << render(device.error());
     device_ = std::move(device).value();
@@ -42,7 +43,8 @@ class Gpu {
     args_.o = allocate(kQueries * sizeof(Bf16));
     args_.lse = static_cast<float*>(allocate(kQueries / 64 * sizeof(float)));
     args_.workspace = allocate(att_kernel_workspace_bytes(kernel_, &kShape) + 16);
-    status = att_kernel_get_for_pass(runtime_, spec, &kShape, ATT_PASS_BACKWARD, &backward_);
+    status =
+        att_kernel_get_for_pass(runtime_, of_gradients, &kShape, ATT_PASS_BACKWARD, &backward_);
     if (status != ATT_OK) return;
     backward_args_.struct_size = sizeof backward_args_;
     backward_args_.shape = kShape;
@@ -89,6 +91,7 @@ class Gpu {
     }
     return all;
   }
+  const std::string& name() const { return device_->facts().name; }
   std::string backward_plan() const { return att_kernel_plan(backward_); }
   std::string plan() const { return att_kernel_plan(kernel_); }
 
@@ -122,14 +125,19 @@ TEST(Devices, TwoGpusInOneProcessGiveTheSameResult) {
   const auto count = cuda_device_count();
   if (!count.ok()) GTEST_SKIP() << "no GPU: " << count.error().message;
   if (*count < 2) GTEST_SKIP() << "needs two GPUs, found " << *count;
-  att_spec* spec = nullptr;
+  att_spec *spec = nullptr, *of_gradients = nullptr;
   ASSERT_EQ(att_spec_from_yaml(kSpec, &spec), ATT_OK) << att_last_error();
+  ASSERT_EQ(att_spec_from_yaml(kGradientsSpec, &of_gradients), ATT_OK) << att_last_error();
   {
-    Gpu first(0, spec), second(1, spec);
+    Gpu first(0, spec, of_gradients), second(1, spec, of_gradients);
     if (first.status == ATT_UNAVAILABLE) GTEST_SKIP() << att_last_error();
     ASSERT_EQ(first.status, ATT_OK);
     ASSERT_EQ(second.status, ATT_OK);
     // GPUs of one kind have one plan.
+    if (first.name() == second.name()) {
+      ASSERT_EQ(first.plan(), second.plan());
+      ASSERT_EQ(first.backward_plan(), second.backward_plan());
+    }
     if (first.plan() == second.plan() && first.backward_plan() == second.backward_plan()) {
       const auto gradients_of = [](Gpu& gpu) {
         EXPECT_TRUE(gpu.launch() && gpu.launch_backward()) << att_last_error();
@@ -167,6 +175,7 @@ TEST(Devices, TwoGpusInOneProcessGiveTheSameResult) {
     EXPECT_EQ(second.result(), expected_of_second);
   }
   att_spec_destroy(spec);
+  att_spec_destroy(of_gradients);
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <attune/attune.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <bit>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -122,14 +122,22 @@ TEST_F(GpuLengthTuning, OfPackedSequences) {
   std::iota(cu_q.begin(), cu_q.end(), 0);
   std::partial_sum(kKeys.begin(), kKeys.end(), cu_kv.begin() + 1);
   const std::int64_t keys = cu_kv.back();
-  // V of ones: so is O.
   const std::vector<std::uint16_t> ones(static_cast<std::size_t>(keys * kKvHeads * kDim), 0x3F80);
+  // V of a sequence is its number, and so is O.
+  std::vector<std::uint16_t> v, expected;
+  for (int sequence = 0; sequence < kBatch; ++sequence) {
+    const float number = static_cast<float>(sequence + 1);
+    const auto bf16 = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(number) >> 16);
+    const auto rows = static_cast<std::size_t>(kKeys[static_cast<std::size_t>(sequence)]);
+    v.insert(v.end(), rows * kKvHeads * kDim, bf16);
+    expected.insert(expected.end(), kHeads * kDim, bf16);
+  }
   att_forward_args args = {};
   args.struct_size = sizeof args;
   args.shape = {kBatch, kHeads, kKvHeads, kBatch, keys};
   args.q = upload(ones.data(), kBatch * kHeads * kDim * 2);
   args.k = upload(ones.data(), ones.size() * 2);
-  args.v = upload(ones.data(), ones.size() * 2);
+  args.v = upload(v.data(), v.size() * 2);
   std::vector<std::uint16_t> o(kBatch * kHeads * kDim, 0xFFFF);
   args.o = upload(o.data(), o.size() * 2);
   args.cu_q = static_cast<const std::int32_t*>(upload(cu_q.data(), cu_q.size() * 4));
@@ -137,7 +145,7 @@ TEST_F(GpuLengthTuning, OfPackedSequences) {
   tune("name: t\ndtype: bf16\nhead_dim: 64\nlayout: thd\nmask: causal\n", args, 0);
   if (HasFatalFailure()) return;
   ASSERT_TRUE(bank().device().copy_to_host(o.data(), args.o, o.size() * 2).ok());
-  EXPECT_EQ(std::ranges::count(o, 0x3F80), static_cast<std::ptrdiff_t>(o.size()));
+  EXPECT_EQ(o, expected);
 }
 
 }  // namespace

@@ -28,15 +28,18 @@ class MaskEdges : public testing::TestWithParam<planted::EdgeSpec> {
     const auto plans = plans_by_cost(spec, kShape, facts, pass);
     const auto families = families_for(spec, facts.target, pass);
     ASSERT_TRUE(plans.ok() && families.ok());
+    int count = 0;
     for (const Family family : *families) {
       for (const bool frozen : {false, true}) {
         const auto plan = std::ranges::find_if(*plans, [&](const KernelPlan& p) {
           return p.family() == family && is_frozen(p) == frozen;
         });
         if (plan == plans->end()) continue;
+        ++count;
         EXPECT_TRUE(are_found(planted::edge_faults(pass), spec, kShape, *plan));
       }
     }
+    EXPECT_GT(count, 0) << "nothing was planted";
   }
 };
 

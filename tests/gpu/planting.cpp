@@ -41,13 +41,13 @@ testing::AssertionResult are_found(const std::vector<planted::Fault>& faults,
   for (std::size_t i = 0; i < faults.size(); ++i) {
     // What does not compile, or cannot be judged, is not found.
     const Status status = built[i].ok() ? executor.verify(candidate(i)) : built[i];
+    executor.release(candidate(i));
     if (status.ok()) {
       fail(i, "passes");
       continue;
     }
     const std::string reason = rejection_reason(status.error());
     if (reason != "miscompute" && reason != "doubtful") fail(i, render(status.error()));
-    executor.release(candidate(i));
   }
   return result;
 }

@@ -22,14 +22,17 @@ void expect_found(const planted::Fault& fault, const std::string& yaml, Pass pas
   const AttentionSpec spec = spec_of(yaml);
   const auto plans = plans_by_cost(spec, kShape, bank.device().facts(), pass);
   ASSERT_TRUE(plans.ok()) << render(plans.error());
+  int count = 0;
   for (const Family family : {Family::kSm90a, Family::kSm90aOrdered, Family::kSm80}) {
     const auto plan = std::ranges::find_if(*plans, [&](const KernelPlan& p) {
       return p.family() == family &&
              (pass == Pass::kBackward || to_string(p).find("frozen") != std::string::npos);
     });
     if (plan == plans->end()) continue;
+    ++count;
     EXPECT_TRUE(is_found(fault, spec, kShape, *plan));
   }
+  EXPECT_GT(count, 0) << "nothing was planted";
 }
 
 TEST(SharedReciprocals, ExchangedSharesAreFound) {
