@@ -102,4 +102,5 @@ def test_what_is_changed_is_seen():
                 assert not (was.is_bound and was.is_current()), (each.text, value)
             put(value)
             assert meaning(each, functions)[1] == key, (each.text, value)
-    assert changed > 100 and seen > 30, (changed, seen)
+    # On a GPU fewer count: a number of the CPU's is the launch's there, or a constant that is not remembered.
+    assert changed > 100 and seen > (40 if DEVICE == "cpu" else 30), (changed, seen)

@@ -14,7 +14,7 @@ import importlib  # noqa: E402
 
 import mods  # noqa: E402
 
-from attune.torch import _recall, create_block_mask, flex_attention  # noqa: E402
+from attune.torch import Untranslatable, _recall, create_block_mask, flex_attention  # noqa: E402
 
 BATCH, HEADS, LENGTH, DIM = 2, 2, 16, 16
 WINDOW = 3  # changed by a test
@@ -311,6 +311,53 @@ def test_a_look_at_a_tensor_that_asks_for_no_value(translations):
         translations.clear()
         for _ in range(3):
             torch.testing.assert_close(flex_attention(*given, score_mod, strict=True), wanted)
+        assert len(translations) == 1
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda table, layer: table[layer],
+        lambda table, layer: table[layer, :],
+        lambda table, layer: table[layer : layer + 1][0],
+        lambda table, layer: table.select(0, layer),
+        lambda table, layer: table.narrow(0, layer, 1)[0],
+        lambda table, layer: torch.select(table, dim=0, index=layer),
+    ],
+)
+def test_a_part_that_a_tensor_without_dims_picks(part, translations):
+    table, layer = torch.randn(4, HEADS), torch.tensor(1)
+
+    def score_mod(score, b, h, i, j):
+        return score + part(table, layer)[h] * (i - j)
+
+    for _ in range(2):
+        check(score_mod)
+    layer.fill_(2)
+    for _ in range(2):
+        check(score_mod)
+
+
+@pytest.mark.parametrize("score_mod", [None, mods.softcap(3.0)])
+def test_a_scale_that_is_a_tensor_changes_in_place(score_mod, translations):
+    scale, given = torch.tensor(0.25), operands()
+    wanted = {value: flex_attention(*given, score_mod, scale=value, strict=True) for value in (0.25, 0.5)}
+    _recall.forget()  # a tensor is found as the number that it is equal to
+    for value in (0.25, 0.5, 0.25):
+        scale.fill_(value)
+        for _ in range(3):
+            assert torch.equal(flex_attention(*given, score_mod, scale=scale, strict=True), wanted[value])
+
+
+@pytest.mark.parametrize("number", [None, torch.tensor(3)])
+def test_what_fails_without_open_numbers_is_tried_once(number, translations):
+    def score_mod(score, b, h, i, j):
+        return torch.lgamma(score if number is None else score * number)
+
+    for _ in range(2):
+        translations.clear()
+        with pytest.raises(Untranslatable):
+            flex_attention(*operands(), score_mod, strict=True)
         assert len(translations) == 1
 
 

@@ -141,6 +141,19 @@ def test_a_scale_that_learns():
     torch.testing.assert_close(scale.grad, wanted.grad)
 
 
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_scale_that_begins_to_learn(times):
+    q, k, v = (x.transpose(1, 2) for x in dense())
+    scale = torch.tensor(0.3)
+    for _ in range(times):  # a call that is found again
+        flex_attention(q, k, v, scale=scale, strict=True)
+    scale.requires_grad_()
+    with pytest.raises(attune.BadInputError, match="`scale` requires a gradient"):
+        flex_attention(q, k, v, scale=scale, strict=True)
+    with torch.no_grad():
+        flex_attention(q, k, v, scale=scale, strict=True)
+
+
 def test_a_scale_that_learns_in_compiled_code():
     torch.compiler.reset()
     q, k, v = (x.transpose(1, 2) for x in dense())
@@ -148,6 +161,8 @@ def test_a_scale_that_learns_in_compiled_code():
     compiled = torch.compile(lambda: flex_attention(q, k, v, scale=scale, strict=True), backend="aot_eager")
     with torch.no_grad():
         torch.testing.assert_close(compiled(), flex_attention(q, k, v, scale=0.3))
+        scale.data.fill_(0.5)
+        torch.testing.assert_close(compiled(), flex_attention(q, k, v, scale=0.5))
     with pytest.raises(Exception, match="`scale` requires a gradient"):
         compiled()
 

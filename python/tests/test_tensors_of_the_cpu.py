@@ -1,7 +1,5 @@
 """Tensors without dims that lie on the CPU, captured by functions of a GPU's launch: numbers that it brings."""
 
-import functools
-
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -43,7 +41,7 @@ def functions(window, factor):
 def translated(score_mod, mask_mod):
     """Of a launch on a GPU, which need not be there: mask, score and numbers, and the tensors that are left."""
     seen = _recall.look_at(score_mod, None, mask_mod, None)
-    opened, numbers = seen.open(score_mod, None, mask_mod)
+    opened, numbers = seen.open((score_mod, None, mask_mod))
     sizes = Sizes(1, HEADS, HEADS, LENGTH, LENGTH)
     found = translate(opened[0], opened[2], sizes, torch.device("cuda"), numbers=numbers)
     return found, numbers
@@ -85,7 +83,7 @@ def test_one_that_learns_stays_torchs():
 @only_on_a_gpu
 @pytest.mark.parametrize("learns", [False, True])
 def test_values_that_change_on_a_gpu(learns):
-    counters = functools.partial(attune.default_runtime("cuda:0").status)
+    runtime = attune.default_runtime("cuda:0")
     with on_device():
         given = [torch.randn(1, HEADS, LENGTH, DIM).bfloat16().requires_grad_(learns) for _ in range(3)]
         window, factor = number(3), number(1.5)
@@ -98,7 +96,7 @@ def test_values_that_change_on_a_gpu(learns):
                     out = flex_attention(*given, score_mod, mask_mod=mask_mod, strict=True)
                     wanted = plain_attention(*(x.detach().double() for x in given), score_mod, mask_mod)[0]
                     torch.testing.assert_close(out.detach().double(), wanted, atol=0.02, rtol=0)
-            found = counters()["counters"]
+            found = runtime.status()["counters"]
             compiled.append(found["compiles"] + found["from_cache"])
         assert compiled[2:] == compiled[2:3] * 6
 

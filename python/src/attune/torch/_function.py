@@ -74,7 +74,8 @@ Recorded = tuple[ForwardPlan, Sequence[torch.Tensor], Numbers, bool, Launcher | 
 
 
 class _Attention(torch.autograd.Function):
-    """O, and LSE where it is asked for, both differentiable. The dispatcher's own way there takes longer than all else of a call."""
+    """O, and LSE where it is asked for, both differentiable. The dispatcher's own way there takes longer than all else
+    of a call."""
 
     @staticmethod
     def forward(

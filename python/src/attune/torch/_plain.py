@@ -192,8 +192,8 @@ def _text(
     if words["v_in_k"] is not None:
         raise BadInputError("both `v` and `v_in_k` are given", "V is an array, or the first columns of K")
     # Sizes that are symbols, as of torch.export, would become numbers by it.
-    is_open = torch.compiler.is_dynamo_compiling() or q.is_meta or any([is_symbolic(n) for x in (q, k, v) for n in x.shape])
-    if not is_open:
+    has_symbols = any([is_symbolic(n) for x in (q, k, v) for n in x.shape])
+    if not (torch.compiler.is_dynamo_compiling() or q.is_meta or has_symbols):
         shape_of(Layout[layout.upper()], *(view_of(x) for x in (q, k, v)))
     return text_of(layout, dense_sizes(layout, q, k), q, v.shape[-1], words, tensors, scalars, dropout, scale)
 

@@ -217,8 +217,9 @@ def backward_kernel(spec: Spec, shape: Shape, device: str, runtime: Runtime | No
 def build_backward_ahead(
     spec: Spec, shape: Shape, device: torch.device, given: Sequence[torch.Tensor | None]
 ) -> None:
-    """Has the backward kernel built on a thread of its own where one of the given tensors wants a gradient, while the caller builds the forward
-    one: a first step then waits for one compile, not two. What fails there fails again where the gradient is asked for."""
+    """Has the backward kernel built on a thread of its own where one of the given tensors wants a gradient, while the
+    caller builds the forward one: a first step then waits for one compile, not two. What fails there fails again where
+    the gradient is asked for."""
     learns = torch.is_grad_enabled() and any([x is not None and x.requires_grad for x in given])
     # Not while a graph is captured: that would be another thread's calls of the driver in its midst.
     if not learns or is_captured(device):

@@ -175,7 +175,7 @@ class Seen:
         tensors = self.fingerprint.tensors
         return [tensors[each] if type(each) is int else each.made(tensors[each.of]) for each in known.sources]
 
-    def open(self, *functions: Any) -> tuple[tuple[Any, ...], Captured]:
+    def open(self, functions: tuple[Any, ...]) -> tuple[tuple[Any, ...], Captured]:
         """The functions that were looked at, with Numbers where they captured numbers."""
         numbers = tuple(self.fingerprint.numbers)
         self.family.meet(numbers)

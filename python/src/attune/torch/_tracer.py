@@ -44,6 +44,15 @@ def _asked(func: Any) -> str:
     return func.__self__.__name__ if func.__name__ == "__get__" else func.__name__
 
 
+def _holds_number(value: Any) -> bool:
+    """Whether a tensor without dims is in it, whose value torch takes for an index or a size."""
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    if isinstance(value, (tuple, list)):
+        return any([_holds_number(each) for each in value])
+    return isinstance(value, torch.Tensor) and not value.dim()
+
+
 class Trace(TorchFunctionMode):
     """One launch's functions, traced into expressions over the same captured tensors."""
 
@@ -78,7 +87,8 @@ class Trace(TorchFunctionMode):
         if not holds_traced(args) and not holds_traced(kwargs):
             if not self.captured.reads_values:
                 name = _asked(func)
-                self.captured.reads_values = name not in _METADATA and name not in _VIEWS
+                asks = name in _METADATA or name in _VIEWS
+                self.captured.reads_values = not asks or _holds_number(args[1:]) or _holds_number(kwargs)
             return func(*constants(args), **constants(kwargs))
         operation = canonical_name(func.__name__)
         if operation == "getitem" and isinstance(args[0], torch.Tensor):

@@ -28,8 +28,12 @@ Place = tuple[str, int, Any]
 _MAX_VALUES = 256
 # What reads attributes by names that are values, whatever it is called.
 _READERS = frozenset(
-    map(id, (getattr, hasattr, setattr, delattr, vars, dir, eval, exec, globals, locals, operator.attrgetter, operator.methodcaller))
-)
+    id(each)
+    for each in (
+        getattr, hasattr, setattr, delattr, vars, dir, eval, exec, globals, locals, operator.attrgetter,
+        operator.methodcaller,
+    )
+)  # fmt: skip
 # What tells the types of numbers apart: a stand-in is of none, and NumPy's become Python's.
 _TELLS_TYPES = frozenset(("type",))
 _TELLS_NUMPYS = frozenset(

@@ -91,6 +91,11 @@ def flex_attention(
         )  # fmt: skip
         out, lse = found if return_aux.lse else (found, None)
         return out, torch_flex.AuxOutput(lse=lse, max_scores=None)
+    if isinstance(scale, torch.Tensor):
+        if scale.requires_grad and torch.is_grad_enabled():
+            _refuse_scale()
+        if not torch.compiler.is_dynamo_compiling():
+            scale = scale.item()  # a call is found by what it says; a tensor is the same with another value
     met: Seen | None = None
     says: tuple[Any, ...] = ()
     if return_aux is None and sink is None and not torch.compiler.is_dynamo_compiling() and forward_ad._current_level < 0:
@@ -134,8 +139,6 @@ def flex_attention(
     if not torch.compiler.is_dynamo_compiling():
         _check_functions(score_mod, block_mask, mask_mod)
     _check(query, key, value, block_mask, enable_gqa)
-    if isinstance(scale, torch.Tensor) and scale.requires_grad and torch.is_grad_enabled():
-        _refuse_scale()
     _dropout.check(dropout)
     if sink is not None and tuple(sink.shape) != (query.shape[1],):
         raise ValueError(f"Expect a sink of {query.shape[1]} heads, but got one of shape {tuple(sink.shape)}.")
@@ -291,14 +294,14 @@ def _run_seen(
     is remembered."""
     if query.shape[0] != key.shape[0]:
         key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
-    opened, numbers = seen.open(*functions)
+    opened, numbers = seen.open(functions)
     with watched(seen.fingerprint.sees_modules) as called:
         try:
             both = _both(*opened[1:])
             text, captured = spec_text(query, key, value, opened[0], both, scale, dropout, sink, precision, numbers)
             variant = variant_of(text)
         except (Untranslatable, BadInputError):
-            if opened is functions and not numbers.of_tensors:
+            if opened is functions and (query.device.type == "cpu" or not numbers.of_tensors):
                 raise
             # With constants it may do: scalars are few, and what takes a number may not take one without a value.
             numbers.decide_all()
