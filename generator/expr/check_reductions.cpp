@@ -11,7 +11,7 @@
 namespace attune::expr {
 namespace {
 
-constexpr std::int64_t kMostTerms = 128;
+constexpr std::int64_t kLargestCount = 128;
 
 constexpr std::array<ReductionName, 4> kReductions = {
     {{"any", Op::kOr, 1}, {"all", Op::kAnd, 1}, {"sum", Op::kAdd, 1}, {"dot", Op::kAdd, 2}}};
@@ -36,10 +36,10 @@ Result<Expr> Checker::check_reduction(const ReductionName& reduction, const Synt
                 form);
   ATT_CHECK(check_new_name(counter, scope));
   ATT_TRY(const Expr count, check(count_syntax, scope));
-  if (count->op != Op::kInt || count->int_value < 1 || count->int_value > kMostTerms)
+  if (count->op != Op::kInt || count->int_value < 1 || count->int_value > kLargestCount)
     return fail(count_syntax.range, scope, "expr-bad-count",
                 fmt::format("`{}` counts to a number from 1 to {} that the spec has",
-                            reduction.name, kMostTerms));
+                            reduction.name, kLargestCount));
   const SourceSpan span = span_of(syntax.range, scope);
   Local local = {.name = counter.name, .value = {}, .outer = scope.locals};
   Scope inner = scope;
