@@ -193,22 +193,14 @@ def measure(options):
     started = time.monotonic()
     built = compile_ahead(options, found, runtimes)
     print(f"seed {options.seed}: {len(found)} problems, compiled in {time.monotonic() - started:.0f} s", file=sys.stderr)
-    rows = []
-    lines = open(options.jsonl, "w", encoding="utf-8") if options.jsonl else None
-    for index, problem in enumerate(found):
-        if time.monotonic() - started > options.budget:
-            print(f"out of time: left {len(found) - index} problems out", file=sys.stderr)
-            break
+
+    def measured(_, problem):
         try:
-            row = run(problem, built, flush, options.seed + problem.number, options, torch)
+            return run(problem, built, flush, options.seed + problem.number, options, torch)
         except torch.cuda.OutOfMemoryError as error:
-            row = {"number": problem.number, "key": problem.key, "flops": 0, "us": {}, "differs": {},
-                   "unable": {"all": str(error)[:60]}}
-        rows.append(row)
-        if lines:
-            print(json.dumps(row), file=lines, flush=True)
-        torch.cuda.empty_cache()
-    return rows
+            return {"number": problem.number, "key": problem.key, "flops": 0, "us": {}, "differs": {},
+                    "unable": {"all": str(error)[:60]}}
+    return side_by_side.rows_within(options.budget, started, found, measured, options.jsonl, torch)
 
 
 def kind_of(row):

@@ -17,7 +17,6 @@ Needs a CUDA GPU, PyTorch 2.6 or newer, and libattune.so.
 
 import argparse
 import concurrent.futures
-import json
 import os
 import sys
 import time
@@ -207,16 +206,9 @@ def main():
     started = time.monotonic()
     built = build(found, runtimes)
     print(f"{len(found)} problems on {device}, compiled in {time.monotonic() - started:.0f} s", file=sys.stderr)
-    rows = []
-    lines = open(options.jsonl, "w", encoding="utf-8") if options.jsonl else None
-    for index, problem in enumerate(found):
-        if time.monotonic() - started > options.budget:
-            print(f"out of time: left {len(found) - index} problems out", file=sys.stderr)
-            break
-        rows.append(measured(problem, index, built, flush, options, torch))
-        if lines:
-            print(json.dumps(rows[-1]), file=lines, flush=True)
-        torch.cuda.empty_cache()
+    rows = side_by_side.rows_within(
+        options.budget, started, found,
+        lambda index, problem: measured(problem, index, built, flush, options, torch), options.jsonl, torch)
     page.write(options.out, told(rows, found, options, bytes_per_us) + "\n")
 
 

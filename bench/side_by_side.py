@@ -212,6 +212,22 @@ def save(options, results):
         page.write(options.json, json.dumps(results, indent=1))
 
 
+def rows_within(budget, started, found, measure, jsonl, torch):
+    """What `measure(index, problem)` says of the problems begun within `budget` seconds of `started`, a time of
+    time.monotonic(); each is also a line of the file `jsonl`, if there is one, as soon as it is known."""
+    rows = []
+    lines = open(jsonl, "w", encoding="utf-8") if jsonl else None
+    for index, problem in enumerate(found):
+        if time.monotonic() - started > budget:
+            print(f"out of time: left {len(found) - index} problems out", file=sys.stderr)
+            break
+        rows.append(measure(index, problem))
+        if lines:
+            print(json.dumps(rows[-1]), file=lines, flush=True)
+        torch.cuda.empty_cache()
+    return rows
+
+
 def main():
     options = parse_arguments()
     if options.list:
