@@ -179,7 +179,7 @@ double listed_rounds(double items, double parts, const ProblemShape& shape,
   return std::max(longest_sequence(shape) / parts, items / device.processor_count + 0.5 / parts);
 }
 
-void cut_walks(const AttentionSpec& spec, bool cuts, int tile_q, int tile_kv,
+void cut_walks(const AttentionSpec& spec, bool cuts, int tile_q, int tile_kv, double short_parts,
                const ProblemShape& shape, const DeviceFacts& device, ShapeCost& cost) {
   if (!cuts && !is_packed(spec)) return;
   const std::int64_t items =
@@ -198,6 +198,11 @@ void cut_walks(const AttentionSpec& spec, bool cuts, int tile_q, int tile_kv,
   }
   cost.rounds = std::ceil(double(items * parts) / device.processor_count);
   cost.tiles = parts > 1 ? std::max(1.0, whole / double(parts)) : whole;
+  constexpr std::int64_t kFewQueryTiles = 16;
+  if (cuts && uneven && std::max(spec.head_dim_qk, spec.head_dim_v) > 64 &&
+      att::tile_count<std::int64_t>(shape.q_len, tile_q) <= kFewQueryTiles) {
+    cost.tiles *= short_parts;
+  }
 }
 
 ShapeCost backward_shape_cost(int tile_q, int tile_kv, double row_bytes, const ProblemShape& shape,

@@ -72,8 +72,9 @@ double listed_rounds(double items, double parts, const ProblemShape& shape,
 
 // What parts of walks leave, on its way to L2: a guess.
 inline constexpr double kPartClocks = 3000;
-// Of a kernel that may cut them, where its items are whole so far.
-void cut_walks(const AttentionSpec& spec, bool cuts, int tile_q, int tile_kv,
+// Of a kernel that may cut them, where its items are whole so far. `short_parts`: by how much more
+// than its share a part takes of a mask's walks over few query tiles of heads wider than 64.
+void cut_walks(const AttentionSpec& spec, bool cuts, int tile_q, int tile_kv, double short_parts,
                const ProblemShape& shape, const DeviceFacts& device, ShapeCost& cost);
 
 // Of a kernel whose items are tiles of keys; `row_bytes`: moved for a query row besides.

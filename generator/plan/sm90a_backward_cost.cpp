@@ -89,10 +89,9 @@ double rounds_of_groups(const ShapeCost& cost, const ProblemShape& shape,
   return std::max(cost.rounds, before / device.processor_count + longest_key_tile(work));
 }
 
-// Of a mask's walks that are cut where heads have so few query tiles, more than a part's share.
 // H200, 32 heads on 8, d 128, causal, 1024: 61 us expected, 106 measured; 40 on 8 70, 122; 28 on 4
 // 61, 80; 32 on 8 of 512 34, 52.
-constexpr double kFewQueryTiles = 16, kShortParts = 1.7;
+constexpr double kShortParts = 1.7;
 
 }  // namespace
 
@@ -160,12 +159,8 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   ShapeCost cost = backward_shape_cost(
       tile.tile_q, tile_kv(tile),
       4.0 * spec.head_dim_v + 10.0 * slabs(spec.head_dim_qk) * kSlabColumns, shape, device, work);
-  cut_walks(spec, tile.cuts_walks, tile.tile_q, tile_kv(tile), shape, device, cost);
+  cut_walks(spec, tile.cuts_walks, tile.tile_q, tile_kv(tile), kShortParts, shape, device, cost);
   const double query_tiles = std::ceil(double(shape.q_len) / tile.tile_q);
-  if (tile.cuts_walks && spec.mask && !is_narrow(spec) && query_tiles <= kFewQueryTiles &&
-      !is_packed(spec)) {
-    cost.tiles *= kShortParts;
-  }
   if (spec.mask && !tile.takes_items && !spec.deterministic && !is_packed(spec)) {
     cost.rounds = rounds_of_groups(cost, shape, tile, device, work);
   }

@@ -266,14 +266,11 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const Sm90aOrderedPlan& tile = tile_of(plan);
   ShapeCost cost = backward_shape_cost(
       tile.tile_q, tile_kv(tile), 4.0 * (spec.head_dim_qk + spec.head_dim_v), shape, device, work);
-  cut_walks(spec, tile.cuts_walks, tile.tile_q, tile_kv(tile), shape, device, cost);
-  // Of a mask's walks that are cut where heads have few query tiles. H200, 32 heads on 8, d 128,
-  // causal, 1024: 67 us expected, 93 measured; 40 on 8 85, 107; 32 on 8 of 2 x 1024 116, 163.
-  constexpr double kFewQueryTiles = 16, kShortParts = 1.3;
-  if (tile.cuts_walks && spec.mask && widest(spec) > 64 && !is_packed(spec) &&
-      std::ceil(double(shape.q_len) / tile.tile_q) <= kFewQueryTiles) {
-    cost.tiles *= kShortParts;
-  }
+  // H200, 32 heads on 8, d 128, causal, 1024: 67 us expected, 93 measured; 40 on 8 85, 107; 32 on 8
+  // of 2 x 1024 116, 163.
+  constexpr double kOrderedShortParts = 1.3;
+  cut_walks(spec, tile.cuts_walks, tile.tile_q, tile_kv(tile), kOrderedShortParts, shape, device,
+            cost);
   if (cost.rounds <= 1 && !is_packed(spec)) cost.tiles *= longest_key_tile(work);
   cost.slowdown = with_queries_kernel(cost, double(tile.tile_q) * tile_kv(tile), 1,
                                       {.share = 3.0 / 7,
