@@ -4,7 +4,9 @@
 
 #include "generator/emit/emit.hpp"
 #include "runtime/support/parallel.hpp"
+#include "tests/gpu/counter_faults.hpp"
 #include "tests/gpu/gradient_faults.hpp"
+#include "tests/gpu/head_dim_faults.hpp"
 #include "tests/gpu/key_piece_faults.hpp"
 #include "tests/gpu/mask_edge_faults.hpp"
 #include "tests/gpu/page_row_faults.hpp"
@@ -215,6 +217,45 @@ TEST(PlantedSource, OfMaskEdgesHasItsPlaces) {
       }
     }
   }
+}
+
+// Whether the first of a spec's plans of the sm90a family that `is_meant` has a place for each.
+void expect_places(const std::string& lines, Pass pass, const std::vector<planted::Fault>& faults,
+                   bool (*is_meant)(const KernelPlan&)) {
+  SCOPED_TRACE(lines);
+  const auto spec = parse_spec("attune: 1\nname: t\ndtype: bf16\n" + lines, "t");
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  const auto plans = legal_plans(*spec, Family::kSm90a, device_facts(Target::kSm90a), pass);
+  const auto plan = std::ranges::find_if(plans, is_meant);
+  ASSERT_NE(plan, plans.end());
+  const auto kernel = emit(*spec, *plan);
+  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+  for (const planted::Fault& fault : faults) {
+    const auto edited = planted::with_fault(kernel->source, fault);
+    EXPECT_TRUE(edited.ok()) << fault.name << ": " << render(edited.error());
+  }
+}
+
+TEST(PlantedSource, OfHeadDimsHasItsPlaces) {
+  expect_places("head_dim: 24\n", Pass::kForward, {planted::columns_of_the_next_head()},
+                [](const KernelPlan& plan) { return !std::get<Sm90aPlan>(plan.tile).tma_store; });
+  expect_places("head_dim: 40\n", Pass::kBackward,
+                {planted::last_block_not_added(), planted::last_block_not_zeroed()},
+                [](const KernelPlan& plan) { return tile_shape(plan).q == 64; });
+  expect_places("head_dim: 72\n", Pass::kBackward, {planted::last_warp_adds_nothing()},
+                [](const KernelPlan& plan) { return tile_shape(plan).q == 80; });
+}
+
+TEST(PlantedSource, OfCountersHasItsPlaces) {
+  const auto takes_items = [](const KernelPlan& plan) {
+    return std::get<Sm90aBackwardPlan>(plan.tile).takes_items;
+  };
+  const auto any = [](const KernelPlan&) { return true; };
+  expect_places("head_dim: 64\n", Pass::kBackward, planted::counter_faults(), takes_items);
+  expect_places("head_dim: 128\nmask: causal\n", Pass::kBackward, planted::passing_faults(), any);
+  std::vector<planted::Fault> faults = planted::apart_faults();
+  faults.push_back(planted::early_tile_fault());
+  expect_places("head_dim: 128\nmask: causal\n", Pass::kBackward, faults, any);
 }
 
 TEST(PlantedSource, OfTheBackwardPassCompiles) {

@@ -9,6 +9,7 @@
 #include <memory>
 #include <utility>
 
+#include "tests/gpu/counter_faults.hpp"
 #include "tests/gpu/hopper_backward.hpp"
 #include "tests/gpu/judge.hpp"
 #include "tests/gpu/planting.hpp"
@@ -158,25 +159,9 @@ class CounterPlanted : public Counter {
   BackwardOracle oracle_;
 };
 
-const planted::Edit kHandedOnAsTheyAre = {
-    "exchange_for_zeros_16(from + i * 128 + w * 512, numbers[i][w / 4][w % 4]);",
-    "load_global_l2_16(from + i * 128 + w * 512, numbers[i][w / 4][w % 4]);"};
-
 TEST_P(CounterPlanted, FaultsAreSeen) {
-  for (const planted::Fault& fault :
-       {planted::Fault{"the last item is not taken",
-                       {{"number < item_count(p)", "number < item_count(p) - 1"}}},
-        planted::Fault{"sums are handed on as they are", {kHandedOnAsTheyAre}},
-        planted::Fault{"the first share of a head stays in its sums",
-                       {{"if (number >= shares_of_head(p)) return;",
-                         "if (number >= shares_of_head(p)) return;\n"
-                         "if (number == 0) { if (leader) arrive(&counters->shares_free); "
-                         "continue; }"}}},
-        planted::Fault{"dV leaves with the next item's number",
-                       {{"kKvSlabBytes, dv_map, first, h_kv, slice},",
-                         "kKvSlabBytes, dv_map, first + kTileKv, h_kv, slice},"}}}}) {
+  for (const planted::Fault& fault : planted::counter_faults())
     expect(false, fault, plans_.front());
-  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, CounterPlanted, testing::Values(kCases[0], kCases[1]),
@@ -188,27 +173,8 @@ class PassingPlanted : public CounterPlanted {};
 TEST_P(PassingPlanted, HelpIsRightAndItsFaultsAreSeen) {
   const KernelPlan& plan = plans_.back();
   ASSERT_FALSE(takes_items(plan));
-  // At once, where it is wanted or not, and the head's own CTA leaves them time to.
-  const planted::Edit helps = {"{head - sums.behind - key_tile % 4, sums.converted}",
-                               "{head - 1 - key_tile % 4, sums.converted}"};
-  const planted::Edit own_is_late = {
-      "int brought = 0;\n",
-      "int brought = 0;\n"
-      "for (int i = 0; head == own_head && i < 1000; ++i) wait_a_while();\n"};
-  expect(true, {"CTAs help at once", {helps, own_is_late}}, plan);
-  for (const planted::Fault& fault :
-       {planted::Fault{"sums are handed on as they are", {kHandedOnAsTheyAre}},
-        planted::Fault{"what is taken in passing stays in its sums",
-                       {helps,
-                        own_is_late,
-                        {"bring_share<kTileQ, kDqColumns / 8>(p, head, number);",
-                         "if (goes_on) bring_share<kTileQ, kDqColumns / 8>(p, head, number);"}}},
-        planted::Fault{"the last CTA brings one share less",
-                       {{"while (number < shares_of_head(p)) {",
-                         "if (number == 0) { brought = 1; number = shuffle_from(take(), 0); }\n"
-                         "while (number < shares_of_head(p)) {"}}}}) {
-    expect(false, fault, plan);
-  }
+  expect(true, planted::early_help(), plan);
+  for (const planted::Fault& fault : planted::passing_faults()) expect(false, fault, plan);
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, PassingPlanted, testing::Values(kCases[5]),
@@ -225,15 +191,7 @@ TEST_P(ApartPlanted, FaultsAreSeen) {
   ASSERT_NE(found, plans_.end());
   const KernelPlan& plan = *found;
   expect(true, {"none", {}}, plan);
-  for (const planted::Fault& fault :
-       {planted::Fault{"dQ of one key tile goes to another tile of queries",
-                       {{"return {index / of_head - base, index % of_head};",
-                         "return {index / of_head - base, (index + 1) % of_head};"}}},
-        planted::Fault{"K comes with the next key tile's number",
-                       {{"item.own.kv_first + item.k0, item.h_kv,",
-                         "item.own.kv_first + item.k0 + kTileKv, item.h_kv,"}}}}) {
-    expect(false, fault, plan);
-  }
+  for (const planted::Fault& fault : planted::apart_faults()) expect(false, fault, plan);
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, ApartPlanted, testing::Values(kCases[6], kCases[10]),
@@ -247,10 +205,7 @@ class EarlyPlanted : public CounterPlanted {
 TEST_P(EarlyPlanted, FaultsAreSeen) {
   for (const KernelPlan& plan : {plans_.front(), plans_.back()}) {
     expect(true, {"none", {}}, plan);
-    expect(false,
-           {"the last heads' first tiles are taken twice",
-            {{"return {later + head, tile + 1};", "return {later + head, tile};"}}},
-           plan);
+    expect(false, planted::early_tile_fault(), plan);
   }
 }
 

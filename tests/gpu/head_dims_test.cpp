@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "tests/gpu/head_dim_faults.hpp"
 #include "tests/gpu/hopper_backward.hpp"
 #include "tests/gpu/judge.hpp"
 #include "tests/gpu/planting.hpp"
@@ -74,10 +75,7 @@ TEST_P(HeadDims, FaultsAreSeen) {
   const std::vector<KernelPlan> all = legal_plans(spec_, Family::kSm90a, facts);
   const auto plan = std::ranges::find_if(all, by_hand);
   ASSERT_NE(plan, all.end());
-  EXPECT_TRUE(
-      is_found({"O has columns of the next head",
-                {{"first + lane < spec::kHeadDimV / 8) {", "first + lane < kRegisters / 4) {"}}},
-               spec_, kOdd, *plan));
+  EXPECT_TRUE(is_found(planted::columns_of_the_next_head(), spec_, kOdd, *plan));
 }
 
 constexpr NamedLines kCases[] = {
@@ -108,24 +106,15 @@ class HeadDimsSums : public HeadDims {};
 TEST_P(HeadDimsSums, FaultsAreSeen) {
   const DeviceFacts& facts = KernelBank::instance().device().facts();
   const std::vector<KernelPlan> all = legal_plans(spec_, Family::kSm90a, facts, Pass::kBackward);
-  const auto is_tall = [](const KernelPlan& plan) {
-    return std::get<Sm90aBackwardPlan>(plan.tile).tile_q > 64;
+  const auto has_tiles_of = [](int queries) {
+    return [=](const KernelPlan& plan) { return tile_shape(plan).q == queries; };
   };
-  ASSERT_FALSE(is_tall(all.front()));
-  EXPECT_TRUE(is_found({"a head's last block of columns is not added up",
-                        {{"for (int j = kOfLast; j < kOfFirst; ++j) use(j);",
-                          "for (int j = kOfLast; j < kOfFirst - 1; ++j) use(j);"}}},
-                       spec_, kOdd, all.front()));
-  EXPECT_TRUE(is_found({"a head's last block of columns is not zeroed",
-                        {{"kTransposesDq ? plan::kSumColumns : spec::kHeadDimQk;",
-                          "kTransposesDq ? plan::kSumColumns : spec::kHeadDimQk - 8;"}}},
-                       spec_, kOdd, all.front()));
-  const auto tall = std::ranges::find_if(all, is_tall);
+  ASSERT_TRUE(has_tiles_of(64)(all.front()));
+  EXPECT_TRUE(is_found(planted::last_block_not_added(), spec_, kOdd, all.front()));
+  EXPECT_TRUE(is_found(planted::last_block_not_zeroed(), spec_, kOdd, all.front()));
+  const auto tall = std::ranges::find_if(all, has_tiles_of(80));
   if (tall == all.end()) return;
-  EXPECT_TRUE(is_found(
-      {"a warp whose columns are a head's last ones adds nothing",
-       {{"share * kDqColumns + warp * 16 >= kDim", "share * kDqColumns + warp * 16 + 16 > kDim"}}},
-      spec_, kOdd, *tall));
+  EXPECT_TRUE(is_found(planted::last_warp_adds_nothing(), spec_, kOdd, *tall));
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, HeadDimsSums, testing::Values(kCases[1], kCases[4]),
