@@ -220,18 +220,29 @@ TEST(PlantedSource, OfMaskEdgesHasItsPlaces) {
 TEST(PlantedSource, OfTheBackwardPassCompiles) {
   auto compiler = open_compiler(Target::kSm90a);
   if (!compiler.ok()) GTEST_SKIP() << compiler.error().message;
-  const auto spec =
-      parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\nmask: causal\n", "t.yaml");
-  ASSERT_TRUE(spec.ok()) << render(spec.error());
   std::vector<Job> jobs;
-  for (const Family family : {Family::kSm80, Family::kSm90a, Family::kSm90aOrdered}) {
-    const auto plans = legal_plans(*spec, family, device_facts(Target::kSm90a), Pass::kBackward);
-    ASSERT_FALSE(plans.empty());
-    const auto kernel = emit(*spec, plans.front());
+  const auto add = [&](const AttentionSpec& spec, const KernelPlan& plan) {
+    const auto kernel = emit(spec, plan);
     ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-    for (const planted::Fault& fault : planted::gradient_faults(plans.front()))
-      add_job(fault, *kernel, plans.front(), &jobs);
+    for (const planted::Fault& fault : planted::gradient_faults(plan))
+      add_job(fault, *kernel, plan, &jobs);
+  };
+  const auto wide =
+      parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\nmask: causal\n", "t.yaml");
+  ASSERT_TRUE(wide.ok()) << render(wide.error());
+  for (const Family family : {Family::kSm80, Family::kSm90a, Family::kSm90aOrdered}) {
+    const auto plans = legal_plans(*wide, family, device_facts(Target::kSm90a), Pass::kBackward);
+    ASSERT_FALSE(plans.empty());
+    add(*wide, plans.front());
   }
+  const auto narrow = parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\n", "t.yaml");
+  ASSERT_TRUE(narrow.ok()) << render(narrow.error());
+  const auto plans =
+      legal_plans(*narrow, Family::kSm90a, device_facts(Target::kSm90a), Pass::kBackward);
+  const auto with_long_tiles =
+      std::ranges::find_if(plans, [](const KernelPlan& plan) { return tile_shape(plan).q == 128; });
+  ASSERT_NE(with_long_tiles, plans.end());
+  add(*narrow, *with_long_tiles);
   expect_to_compile(std::move(jobs), **compiler);
 }
 

@@ -40,27 +40,47 @@ inline std::vector<Fault> sm80_gradient_faults() {
   };
 }
 
-inline std::vector<Fault> sm90_gradient_faults() {
-  const std::string p = "p_operand[n / 2][n % 2 * 2 + half] = ";
+// Of tiles of 64 and 80 queries.
+inline std::vector<Fault> sm90_short_tile_faults() {
+  const std::string p = "        p_operand[n / 2][n % 2 * 2 + half] = ";
   const std::string d_s = "ds_operand[n / 2][n % 2 * 2 + half] = ";
-  const std::string in_tile = "now.tile == 3 && now.h == 1 && k0 == 0 ? 0u : ";
+  const std::string in_tile = "now.tile == 3 && now.h == 1 && k0 == 0 ? ";
   const std::string packed = "pack_2<spec::kDType>(low, high);";
+  return {
+      {"P of a tile left out", {{p + packed, p + in_tile + "0u : " + packed}}},
+      {"dS of a tile left out", {{d_s + packed, d_s + in_tile + "0u : " + packed}}},
+      {"two neighbours of dS exchanged in a tile",
+       {{d_s + packed, d_s + in_tile + "pack_2<spec::kDType>(high, low) : " + packed}}},
+  };
+}
+
+// Of tiles of 128.
+inline std::vector<Fault> sm90_long_tile_faults() {
+  const std::string p = "c.p_operand[n / 2][n % 2 * 2 + half] = ";
+  const std::string packed = "pack_2<spec::kDType>(low, high);";
+  const std::string d_s = "make_ds_of_rounded(c.p_operand, c.d, c.ds_operand);";
+  const std::string in_tile = "now.tile == 3 && now.h == 1 && c.k0 == 0";
+  const std::string each_pair =
+      " if (" + in_tile + ") for (auto& step : c.ds_operand) for (unsigned& pair : step) pair = ";
+  return {
+      {"P of a tile left out", {{p + packed, p + in_tile + " ? 0u : " + packed}}},
+      {"dS of a tile left out", {{d_s, d_s + each_pair + "0u;"}}},
+      {"two neighbours of dS exchanged in a tile",
+       {{d_s, d_s + each_pair + "pair >> 16 | pair << 16;"}}},
+  };
+}
+
+inline std::vector<Fault> sm90_gradient_faults(const KernelPlan& plan) {
   const std::string store =
       "stmatrix_x4_trans(swizzled(slab, step * 16 + row, unit), ds_operand[step]);";
   const std::string k_of =
       "load_slabs<kQkSlabs>(shared.k(), kKvSlabBytes, k_map, shared.kv_full(), item.k0, ";
-  return {
-      {"P of a tile left out", {{p + packed, p + in_tile + packed}}},
-      {"dS of a tile left out", {{d_s + packed, d_s + in_tile + packed}}},
-      {"dS of a tile stale for dQ", {{store, "if (n != 5) " + store}}},
-      {"K of another K/V head for a tile of keys",
-       {{k_of + "item.h_kv,", k_of + "(item.k0 == 0 ? 1 - item.h_kv : item.h_kv),"}}},
-      {"two neighbours of dS exchanged in a tile",
-       {{d_s + packed, d_s +
-                           "now.tile == 3 && now.h == 1 && k0 == 0 ? "
-                           "pack_2<spec::kDType>(high, low) : " +
-                           packed}}},
-  };
+  std::vector<Fault> faults =
+      tile_shape(plan).q == 128 ? sm90_long_tile_faults() : sm90_short_tile_faults();
+  faults.push_back({"dS of a tile stale for dQ", {{store, "if (n != 5) " + store}}});
+  faults.push_back({"K of another K/V head for a tile of keys",
+                    {{k_of + "item.h_kv,", k_of + "(item.k0 == 0 ? 1 - item.h_kv : item.h_kv),"}}});
+  return faults;
 }
 
 // Of keys, where each warpgroup makes one gradient.
@@ -99,10 +119,10 @@ inline std::vector<Fault> gradient_faults(const KernelPlan& plan) {
   if (plan.family() == Family::kSm80) {
     add(sm80_gradient_faults());
   } else if (plan.family() == Family::kSm90a) {
-    add(sm90_gradient_faults());
+    add(sm90_gradient_faults(plan));
   } else {
     const bool both = std::get<Sm90aOrderedPlan>(plan.tile).both_gradients;
-    add(both ? sm90_gradient_faults() : ordered_key_faults());
+    add(both ? sm90_gradient_faults(plan) : ordered_key_faults());
     add(ordered_query_faults());
   }
   return faults;
