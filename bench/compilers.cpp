@@ -1,6 +1,6 @@
 // The same generated kernels through NVRTC and LLVM in both its orders: every library spec, the
 // cost model's plan of each family, checked by the oracle, then timed in interleaved rounds. One
-// JSON object a line on stdout; bench/compilers.py makes the table of docs/performance.md of them.
+// JSON object a line on stdout; bench/compilers.py makes the table of docs/lab/tables.md of them.
 // Needs a GPU, NVRTC and the LLVM module.
 //
 //   compilers --cache FILE --compile --share 3/8   compiles the third eighth, one kernel at a time

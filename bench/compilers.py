@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """NVRTC beside LLVM for every spec of the library: runs build/release/bench/compilers, and writes its section of
-docs/performance.md.
+docs/lab/tables.md.
 
     python3 bench/compilers.py --jobs 8
     python3 bench/compilers.py --gpus 0,1     # each measures a part
@@ -37,7 +37,7 @@ def parse_arguments():
                         help="as CUDA_VISIBLE_DEVICES names them; default: 0")
     parser.add_argument("--render", metavar="JSONL", help="rewrite the page from saved output")
     parser.add_argument("--jsonl", help="also write the program's output here")
-    parser.add_argument("--out", default=os.path.join(ROOT, "docs", "performance.md"), help="the page to rewrite")
+    parser.add_argument("--out", default=os.path.join(ROOT, "docs", "lab", "tables.md"), help="the page to rewrite")
     return parser.parse_args()
 
 

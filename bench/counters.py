@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What the GPU's counters say of the Hopper kernels: runs `attune bench` under ncu, and writes its section of
-docs/performance.md.
+docs/lab/tables.md.
 
     python3 bench/counters.py --cache tuned.db
     python3 bench/counters.py --render counters.json     # from what an earlier run saved
@@ -40,7 +40,7 @@ def parse_arguments():
     parser.add_argument("--cache", default="none", help="the tuned cache whose plans are taken")
     parser.add_argument("--json", help="also write the counters here")
     parser.add_argument("--render", metavar="JSON", help="rewrite the page from saved counters")
-    parser.add_argument("--out", default=os.path.join(ROOT, "docs", "performance.md"), help="the page to rewrite")
+    parser.add_argument("--out", default=os.path.join(ROOT, "docs", "lab", "tables.md"), help="the page to rewrite")
     return parser.parse_args()
 
 

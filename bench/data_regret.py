@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Fifteen masks that tensors decide, tuned without having seen those tensors: makes the tensors (bench/data_masks.py),
-runs build/release/bench/data_regret, and writes its section of docs/performance.md.
+runs build/release/bench/data_regret, and writes its section of docs/lab/tables.md.
 
     python3 bench/data_regret.py                          # about six minutes: --budget says how many seconds
     python3 bench/data_regret.py --only documents,drafts
@@ -46,7 +46,7 @@ def parse_arguments():
     parser.add_argument("--made", metavar="DIRECTORY", help="take them from there")
     parser.add_argument("--jsonl", help="also write what was measured here, mask by mask")
     parser.add_argument("--render", metavar="JSONL", help="rewrite the page from that")
-    parser.add_argument("--out", default=os.path.join(ROOT, "docs", "performance.md"), help="the page to rewrite")
+    parser.add_argument("--out", default=os.path.join(ROOT, "docs", "lab", "tables.md"), help="the page to rewrite")
     return parser.parse_args()
 
 

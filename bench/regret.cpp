@@ -1,6 +1,6 @@
 // How far from the best there is: the tuner's search, the cost model's first guess, and the winner
 // of a neighbouring shape, on held shapes that nothing was fitted to. One JSON object a line on
-// stdout; bench/regret.py makes the section of docs/performance.md of them.
+// stdout; bench/regret.py makes the section of docs/lab/tables.md of them.
 //
 //     regret [--whole] [--budget S] [--backward] DIRECTORY [SPEC...]
 //         measures the shapes of these specs, of all without any; caches go into DIRECTORY, which

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """How far the tuner's search, the cost model's first guess and a neighbour's bucket are from the best there is: runs
-build/release/bench/regret, and writes its section of docs/performance.md.
+build/release/bench/regret, and writes its section of docs/lab/tables.md.
 
     python3 bench/regret.py
     python3 bench/regret.py --backward                # of the backward pass
@@ -32,7 +32,7 @@ def parse_arguments():
     parser.add_argument("--render", metavar="JSONL", nargs="+", help="rewrite the page from saved output")
     parser.add_argument("--date", help="when saved output was made; default: now")
     parser.add_argument("--jsonl", help="also write the program's output here")
-    parser.add_argument("--out", default=os.path.join(ROOT, "docs", "performance.md"), help="the page to rewrite")
+    parser.add_argument("--out", default=os.path.join(ROOT, "docs", "lab", "tables.md"), help="the page to rewrite")
     return parser.parse_args()
 
 

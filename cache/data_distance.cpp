@@ -10,7 +10,7 @@ namespace {
 constexpr double kUnknown = 1;
 
 double tile_distance(const MaskData& measured, const MaskData& asked) {
-  constexpr double kLeast = 1e-4;
+  constexpr double kLeast = 1e-4;  // where no tile lives, of which there is no logarithm
   if (asked.live < 0) return 0;
   if (measured.live < 0) return kUnknown;
   return std::abs(std::log2(std::max(measured.live, kLeast)) -
@@ -21,7 +21,7 @@ double tile_distance(const MaskData& measured, const MaskData& asked) {
 }  // namespace
 
 double length_distance(const LengthClass& measured, const LengthClass& asked) {
-  constexpr double kPageWeight = 0.25;
+  constexpr double kPageWeight = 0.25;  // pages change how keys are copied, not how many
   if (!asked.is_known()) return 0;
   if (!measured.is_known()) return kUnknown;
   const auto apart = [](double a, double b) { return std::abs(std::log2(a) - std::log2(b)); };

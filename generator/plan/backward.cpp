@@ -198,6 +198,7 @@ void cut_walks(const AttentionSpec& spec, bool cuts, int tile_q, int tile_kv, do
   }
   cost.rounds = std::ceil(double(items * parts) / device.processor_count);
   cost.tiles = parts > 1 ? std::max(1.0, whole / double(parts)) : whole;
+  // As far as `short_parts` were measured: 1024 queries in tiles of 64.
   constexpr std::int64_t kFewQueryTiles = 16;
   if (cuts && uneven && std::max(spec.head_dim_qk, spec.head_dim_v) > 64 &&
       att::tile_count<std::int64_t>(shape.q_len, tile_q) <= kFewQueryTiles) {

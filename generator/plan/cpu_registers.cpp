@@ -40,6 +40,7 @@ constexpr std::array<Measured, 9> kMeasured = {{
     {{kAvx2Bytes, 8, 1}, 0.70},
 }};
 
+// Less than any that was: what was not measured is left to the tuner.
 constexpr double kUnknownShare = 0.5;
 
 std::optional<double> measured_share(const RegisterBlock& block) {

@@ -16,7 +16,7 @@ namespace {
 // A bucket's plans may all be wrong for another shape: their query tiles leave its last one nearly
 // empty, or its items come out uneven. Where the cost model expects them to need so many times what
 // its own first guess needs, that goes before them; of fewer plans one cannot tell how it errs.
-// docs/tuning.md has the measurements that chose this.
+// docs/lab/search.md, "The constants", has the measurements that chose this.
 constexpr double kGuessGoesFirst = 1.05;
 constexpr std::size_t kPlansThatTell = 4;
 

@@ -20,13 +20,13 @@
 #include "templates/tile/dropped_elements.cuh"
 #include "templates/tile/learned_gradients.cuh"
 #include "templates/tile/listed_parts.cuh"
-#include "templates/tile/logistic_scores.cuh"
 #include "templates/tile/sm90_backward_items.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
 #include "templates/tile/sm90_backward_listed.cuh"
 #include "templates/tile/sm90_backward_packed.cuh"
 #include "templates/tile/sm90_backward_packed_rows.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
+#include "templates/tile/sm90_backward_registers.cuh"
 #include "templates/tile/sm90_backward_sums.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
 #include "templates/tile/walk_parts.cuh"
@@ -36,50 +36,6 @@ namespace sm90 {
 
 // A tile that is full for some keys has no row without live ones, unless a score is infinite.
 constexpr bool kMayHaveDeadRows = spec::kHasMask;
-
-using Products = float[kTileQ / 2];        // S^T, dP^T: 64 keys x kTileQ queries
-using Operand = unsigned[kTileQ / 16][4];  // P^T, dS^T of them
-// K's and V's rows as left operands of S^T and dP^T, where they stay in registers.
-template <int kColumns>
-using KeyRowsOperand = unsigned[plan::kKeysInRegisters ? kColumns / 16 : 1][4];
-using KeyGradient = float[kColumnsQk / 2];
-using ValueGradient = float[kColumnsV / 2];
-// Of a kernel that leaves dQ to another one there is none.
-template <bool kMakesQueries>
-using QueryGradient = float[kMakesQueries ? kDqNumbers : 1];
-
-// What is loaded of a tile's LSE while S is being made, and of its D while dP is, where anything
-// is.
-struct NothingLoaded {
-  ATT_MEMBER explicit NothingLoaded(unsigned) {}
-  template <typename Elements, typename Keep, typename Kept, typename Clear>
-  ATT_MEMBER void probabilities(const Elements& elements, const Context& c, Products& s, bool full,
-                                const Keep& keep, const Kept& kept, const Clear&) const {
-    elements.probabilities(c, s, full, keep, kept);
-  }
-  template <typename Elements, typename Keep, typename Kept, typename Learned>
-  ATT_MEMBER void gradients(const Elements& elements, const Context& c, Products& s, Products& d,
-                            const Keep& keep, const DrawnWord&, const Kept& kept,
-                            Learned& learned) const {
-    elements.gradients(c, s, d, keep, kept, learned);
-  }
-};
-template <bool kIsLoaded, typename Loaded>
-struct LoadedIf {
-  using Type = NothingLoaded;
-};
-template <typename Loaded>
-struct LoadedIf<true, Loaded> {
-  using Type = Loaded;
-};
-using LoadedReferences = LoadedIf<kSharesReciprocals, LogisticScores<kTileQ>>::Type;
-using DeltasAhead = LoadedIf<plan::kScalesRows, LoadedDeltas<kTileQ>>::Type;
-
-template <int kCount>
-ATT_FN void zero(float (&numbers)[kCount]) {
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) numbers[i] = 0.0f;
-}
 
 // kMakesQueries: dS is for dQ, too, which is added up in global memory.
 template <bool kMakesQueries>

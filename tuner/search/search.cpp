@@ -20,7 +20,8 @@ namespace attune {
 namespace {
 
 // The search goes on around so many of the best, in waves of at most so many candidates, until a
-// wave gains less than this share. docs/tuning.md has the measurements that chose these.
+// wave gains less than this share. docs/lab/search.md, "The constants", has the measurements that
+// chose these.
 constexpr std::size_t kParents = 3;
 constexpr std::size_t kWave = 16;
 constexpr double kLeastGain = 0.005;

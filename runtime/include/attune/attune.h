@@ -1,13 +1,11 @@
-/* Attune's C interface. Opaque handles, error codes, no exception ever crosses it.
- * Every function is thread-safe unless it says otherwise; handles are freed by their destroy
- * function, null is fine there.
+/* Attune's C interface. Opaque handles, error codes, no exception ever crosses it. Every function
+ * is thread-safe unless it says otherwise; destroy functions free handles, and take null.
  *
  * A binary that was built against this header runs against every later library of the same major
- * version, and docs/abi.md says what that takes. A struct that begins with `struct_size` may grow:
- * set it to sizeof the struct and zero the rest; a shorter struct of an older header has zeros
- * beyond its end, a longer one of a newer header is fine as long as it is zero there. Of a struct
- * that a function fills in, as much is written as the caller's has room for. The other structs
- * never change. */
+ * version (docs/abi.md). A struct that begins with `struct_size` may grow: set it to sizeof the
+ * struct and zero the rest. A shorter one of an older header has zeros beyond its end, a longer one
+ * of a newer header must be zero there, and one that a function fills in gets as much as it has
+ * room for. The other structs never change. */
 #ifndef ATTUNE_ATTUNE_H_
 #define ATTUNE_ATTUNE_H_
 
@@ -50,9 +48,9 @@ ATT_API const char* att_last_error(void);
 /* ---- Runtimes */
 
 typedef enum att_log_level { ATT_LOG_WARNING = 1 } att_log_level;
-/* One line without its end: what was worked around, such as a cache file that cannot be used. It
- * comes on whatever thread met it, one line at a time, and never after att_runtime_destroy. It must
- * neither throw nor call Attune with that runtime. */
+/* One line without its end: what was worked around, such as a cache file that cannot be used. One
+ * at a time, on whatever thread, never after att_runtime_destroy. It must neither throw nor call
+ * Attune with that runtime. */
 typedef void (*att_log_function)(void* context, int level, const char* line);
 
 typedef struct att_runtime_options {
@@ -75,16 +73,13 @@ ATT_API void att_runtime_destroy(att_runtime* runtime);
  * runtime. */
 ATT_API const char* att_runtime_device(const att_runtime* runtime);
 /* Reads the cache files that changed since, and gives every kernel for which they know a better
- * plan that plan's code: kernels at hand stay valid and launch it from then on. Compiles what has
- * no code; with `background` it returns at once and the thread does so. An error is the first
- * kernel's that could not be built; it and all others go on. */
+ * plan that plan's code; kernels at hand stay valid. Compiles what has no code; with `background`
+ * the thread does so. An error is the first kernel's that could not be built; all go on. */
 ATT_API att_status att_runtime_refresh(att_runtime* runtime);
 /* Returns when nothing is compiled in the background any more; in a forked process at once. */
 ATT_API void att_runtime_wait(att_runtime* runtime);
-/* JSON: device, compiler, cache files and their states, counters, and for each kernel its plan,
- * its code's compiler and which file answered, and why. Writes at most `size` bytes, the last one
- * zero, and returns how many the whole takes, that zero included; 0 when it failed. Off the hot
- * path. */
+/* JSON, off the hot path; docs/runtime.md has its keys. Writes at most `size` bytes, the last one
+ * zero, and returns how many the whole takes, that zero included; 0 when it failed. */
 ATT_API size_t att_runtime_status(const att_runtime* runtime, char* buffer, size_t size);
 
 /* ---- Specs */
@@ -92,9 +87,8 @@ ATT_API size_t att_runtime_status(const att_runtime* runtime, char* buffer, size
 /* Text of a YAML spec, or the path of one, or the name of one of the library's. */
 ATT_API att_status att_spec_from_yaml(const char* yaml, att_spec** out);
 ATT_API att_status att_spec_from_file(const char* path_or_name, att_spec** out);
-/* The same spec, but launches name where dropout's seed and offset lie in the device's memory: what
- * `dropout: {p: ..., seed: device}` says. Kernels read them there, so that each replay of a CUDA
- * graph finds what the graph put there before. ATT_BAD_INPUT where the spec has no dropout. */
+/* The same spec with `dropout: {p: ..., seed: device}`: launches name where seed and offset lie in
+ * the device's memory, for replays of a CUDA graph. ATT_BAD_INPUT where the spec has no dropout. */
 ATT_API att_status att_spec_with_device_seed(const att_spec* spec, att_spec** out);
 ATT_API void att_spec_destroy(att_spec* spec);
 typedef enum att_dtype {
@@ -149,8 +143,8 @@ typedef struct att_scalar_info {
 typedef struct att_tensor_info {
   size_t struct_size; /* sizeof(att_tensor_info), set by the caller */
   const char* name;
-  int dtype;        /* ATT_INT32, ATT_FP32, ATT_BOOL */
-  int ndim;         /* 1 to 4 */
+  int dtype;        /* ATT_INT32, ATT_FP32, ATT_FP16, ATT_BF16, ATT_BOOL */
+  int ndim;         /* 0 to 4; 0: a single element */
   int grad;         /* 1: a backward launch gives its gradient */
   const char* dims; /* canonical: "batch, kv_len", "heads, (q_len + 127) // 128" */
 } att_tensor_info;
@@ -161,13 +155,12 @@ ATT_API att_status att_spec_describe_tensor(const att_spec* spec, int slot, att_
 /* ---- Kernels */
 
 /* Lengths 1 to 2^28, batch to 2^16, heads to 2^12, heads a multiple of kv_heads. Zero as batch or
- * q_len is an empty batch: a launch succeeds, reads and writes nothing; kv_len may then be zero as
- * well. Attention over no keys is O = 0 and LSE = -inf; no kernel runs for that, and kv_len = 0
- * with queries is ATT_BAD_INPUT.
+ * q_len is an empty batch, for which a launch succeeds and does nothing; kv_len may then be zero,
+ * too. With queries kv_len = 0 is ATT_BAD_INPUT: no kernel runs for O = 0 and LSE = -inf.
  *
- * Of a spec with layout ATT_THD batch is the number of sequences, and q_len and kv_len are the
- * tokens of all of them together; what each of them has is told at a launch, and may be none. With
- * ATT_PAGED kv_len is the most keys that one sequence may have. */
+ * With ATT_THD batch is the number of sequences, and q_len and kv_len are the tokens of all of them
+ * together; what each has is told at a launch, and may be none. With ATT_PAGED kv_len is the most
+ * keys that one sequence may have. */
 typedef struct att_shape {
   int64_t batch, heads, kv_heads, q_len, kv_len;
 } att_shape;
@@ -177,11 +170,10 @@ typedef struct att_shape {
 ATT_API att_status att_spec_tensor_sizes(const att_spec* spec, int slot, const att_shape* shape,
                                          int64_t* sizes, int capacity);
 
-/* The best kernel known for the shape: tuned, else nearest, else the cost model's. Compiles at
- * first use, well under a second; a spec that keeps the compiler busy for 120 seconds is an error.
- * Shapes between which the choice hardly changes share a kernel, which is right for all others too:
- * a decode loop asks at every step for what a look-up costs. A tuned shape has its own. Where there
- * is no compiler, code of the spec that a cache file has. */
+/* The best kernel known for the shape: tuned, else nearest, else the cost model's; where there is
+ * no compiler, code of the spec that a cache file has. Compiles at first use, well under a second;
+ * a spec that keeps the compiler busy for 120 seconds is an error. Untuned shapes between which the
+ * choice hardly changes share a kernel, so that a decode loop may ask at every step. */
 ATT_API att_status att_kernel_get(att_runtime* runtime, const att_spec* spec,
                                   const att_shape* shape, att_kernel** out);
 /* The same of an att_pass, whether the spec lists it or not: its `passes` are what is tuned.
@@ -194,9 +186,8 @@ ATT_API const char* att_kernel_plan(const att_kernel* kernel);
 /* "measured" (of the shape, or of the one that stands for those which share the kernel), "nearest",
  * "model", or "stand-in": code that is there while better code is not. */
 ATT_API const char* att_kernel_source(const att_kernel* kernel);
-/* Device memory that a launch takes: enough for whatever code the kernel may come to have.
- * SIZE_MAX, which no allocator gives, when the kernel is null or a launch of the shape cannot be;
- * att_last_error says why. */
+/* Device memory that a launch takes: enough for whatever code the kernel may come to have. SIZE_MAX
+ * when the kernel is null or no launch can have the shape; att_last_error says why. */
 ATT_API size_t att_kernel_workspace_bytes(const att_kernel* kernel, const att_shape* shape);
 
 /* ---- Launches */
@@ -218,11 +209,10 @@ typedef struct att_tensor {
   int32_t ndim;
 } att_tensor;
 /* Tells what the tensors of a kernel's launches are like, where they decide the mask: `tensors` are
- * the spec's, by slot, of the sizes that they have at `shape`, in the HOST's memory. They are read
- * now and not kept. A spec that was tuned on several kinds of tensors has for each its own plan;
- * the kernel takes that of the kind whose live tiles are the nearest, as att_runtime_refresh would:
- * on this thread, or in the background. Milliseconds; once for data of a kind, not for every
- * launch. */
+ * the spec's, by slot, of the sizes that they have at `shape`, in the HOST's memory; read now, not
+ * kept. A spec that was tuned on several kinds of tensors has a plan for each; the kernel takes
+ * that of the kind whose live tiles are the nearest, as att_runtime_refresh would. Milliseconds:
+ * once for data of a kind, not for every launch. */
 ATT_API att_status att_runtime_tell_tensors(att_runtime* runtime, att_kernel* kernel,
                                             const att_shape* shape, const att_tensor* tensors,
                                             int tensor_count);
@@ -231,11 +221,10 @@ ATT_API att_status att_runtime_tell_tensors(att_runtime* runtime, att_kernel* ke
  * att_tune_result says of its launch. Costs a comparison where they are those told before. */
 ATT_API att_status att_runtime_tell_shares(att_runtime* runtime, att_kernel* kernel,
                                            double live_share, double full_share);
-/* The same of the lengths of sequences, of a spec with layout ATT_THD or ATT_PAGED: `kv_lengths`
- * are the keys of each of shape->batch sequences, in the HOST's memory, page_size as at a launch, 0
- * with ATT_THD. What counts is how long the longest is beside the mean one, how much of the room is
- * filled, and page_size, each coarsely; so lengths may be told at every step, which costs a pass
- * over them and a comparison, and only seldom another choice. What is told of tensors stays. */
+/* The same of the lengths of sequences, with ATT_THD and ATT_PAGED: `kv_lengths` are the keys of
+ * each of shape->batch sequences, in the HOST's memory, page_size as at a launch, 0 with ATT_THD.
+ * They count coarsely (docs/tuning.md), so they may be told at every step: that costs a pass over
+ * them, and only seldom another choice. What is told of tensors stays. */
 ATT_API att_status att_runtime_tell_lengths(att_runtime* runtime, att_kernel* kernel,
                                             const att_shape* shape, const int32_t* kv_lengths,
                                             int64_t page_size);
@@ -288,23 +277,19 @@ typedef struct att_forward_args {
 } att_forward_args;
 /* Enqueues on `stream` (a CUstream, null: the default) of the current context: no allocation, no
  * synchronisation, capturable. None of o, lse and workspace may lie where anything else of the
- * launch does; docs/abi.md names what is compared. A workspace of which the kernel needs no bytes
- * is not looked at.
+ * launch does (docs/abi.md). A workspace of which the kernel needs no bytes is not looked at.
  *
- * This and the other launches of a runtime with `check` first read what `cu_q` to `page_table`
- * point to, of a GPU once all that is enqueued on the stream is done, for which they wait: for who
- * looks for a mistake, not for production. ATT_BAD_INPUT, and nothing is launched, unless offsets
- * ascend from 0 to at most the tokens of the shape, lengths lie within them or, with pages, within
- * kv_len, and entries of the table in whose pages keys lie are -1, which is no page, or in
- * [0, pages). ATT_UNSUPPORTED while the stream is being captured. */
+ * This and the other launches of a runtime with `check` wait for the stream and read what `cu_q` to
+ * `page_table` point to: to look for a mistake, not for production. Where one of these is wrong, as
+ * docs/runtime.md lists it, it is ATT_BAD_INPUT and nothing is launched. ATT_UNSUPPORTED while the
+ * stream is being captured. */
 ATT_API att_status att_forward(const att_kernel* kernel, const att_forward_args* args,
                                void* stream);
 
 /* What the forward launch was given and wrote, the gradient of what it wrote, and where the
  * gradients of what it was given go: each is written whole, nothing is added to what is there. With
- * ATT_THD rows of d_q that are no query's, and rows of d_k and d_v that are no key's, are left as
- * they are. None of the gradients and the workspace may lie where anything else of the launch
- * does. docs/abi.md names what is compared. */
+ * ATT_THD rows that are no query's or no key's are left as they are. None of the gradients and the
+ * workspace may lie where anything else of the launch does (docs/abi.md). */
 typedef struct att_backward_args {
   size_t struct_size; /* sizeof(att_backward_args) */
   att_shape shape;
@@ -350,8 +335,8 @@ typedef struct att_untouched_args {
   uint32_t word; /* what is written: 0; of LSE -inf, 0xff800000 */
 } att_untouched_args;
 /* Enqueues, in front of the launch, on the device of `kernel`, what fills the rows before cu[0] and
- * from cu[sequences] on. Where the driver takes no kernel for that it fills all rows: hence in
- * front. As with att_forward nothing is waited for; the first call on a device loads code. */
+ * from cu[sequences] on, or all rows where the driver takes no kernel for that, hence in front. As
+ * with att_forward nothing is waited for; the first call on a device loads code. */
 ATT_API att_status att_fill_untouched(const att_kernel* kernel, const att_untouched_args* args,
                                       void* stream);
 
@@ -370,26 +355,23 @@ typedef struct att_append_options {
   int cache_dtype;             /* of the cache: the same, or ATT_FP8_E4M3 */
   int head_dim_qk, head_dim_v; /* as of a spec */
   int rope;                    /* att_rope */
-  int rotary_dim;              /* the first so many elements of a head turn, an even number; 0: all
-                                  of head_dim_qk. The others are copied */
+  int rotary_dim;              /* an even number: the first so many elements turn; 0: all */
   double rope_base;   /* at position p pair i turns by p * rope_base^(-2 i / rotary_dim) over
                          rope_factor, in radians; 0: 10000 */
   double rope_factor; /* linear scaling of positions; 0: 1 */
 } att_append_options;
-/* Compiles at the first use of a dtype, head dims and kind of rotation. Nothing of it is tuned, and
- * base and factor may be any number above 0 without another compile. */
+/* Compiles at the first use of a dtype, head dims and kind of rotation; base and factor are free.
+ */
 ATT_API att_status att_append_kernel_get(att_runtime* runtime, const att_append_options* options,
                                          att_append_kernel** out);
 ATT_API void att_append_kernel_destroy(att_append_kernel* kernel);
 
 /* New tokens of some sequences, packed as with ATT_THD, whatever the cache's layout. What has the
  * name of a member of att_forward_args is what that launch is given behind this one; k and v are
- * the new tokens' own there, and k_cache and v_cache are that launch's k and v.
- *
- * A sequence's new tokens are its last: used_kv counts them too, as attention wants it, and token i
- * of n is its key used_kv[b] - n + i. Rows go where att_forward reads them: none to a page number
- * outside [0, pages), and none to a key below 0; whatever stands in device memory, nothing outside
- * of the cache is written. */
+ * the new tokens' own, and k_cache and v_cache that launch's k and v. A sequence's new tokens are
+ * its last: used_kv counts them too, and token i of n is its key used_kv[b] - n + i. Rows go where
+ * att_forward reads them: none to a page number outside [0, pages), none to a key below 0, and
+ * nothing outside of the cache, whatever stands in device memory. */
 typedef struct att_append_args {
   size_t struct_size;      /* sizeof(att_append_args) */
   int layout;              /* att_layout of the cache */
@@ -425,7 +407,7 @@ typedef struct att_append_args {
   int64_t v_scale_page_stride, v_scale_head_stride;
 } att_append_args;
 /* Enqueues as att_forward does. q_out, where it is not q, and the cache must not overlap what is
- * read. Rows of q_out and of the cache that are no new token's are left as they are. */
+ * read. Only rows of new tokens are written. */
 ATT_API att_status att_append(const att_append_kernel* kernel, const att_append_args* args,
                               void* stream);
 
@@ -439,9 +421,8 @@ typedef struct att_tune_progress {
   double best_us;        /* 0: none is measured yet */
   const char* best_plan; /* valid during the call; "" likewise */
 } att_tune_progress;
-/* Called at every step, several times a second where it waits for another tuner; 0: go on. It comes
- * on the thread that tunes, one call at a time, and must neither throw nor call Attune with the
- * runtime or the tuning. */
+/* Called at every step on the thread that tunes, one call at a time; 0: go on. It must neither
+ * throw nor call Attune with the runtime or the tuning. */
 typedef int (*att_tune_function)(void* context, const att_tune_progress* progress);
 
 typedef struct att_tune_options {
@@ -466,44 +447,34 @@ typedef enum att_tune_state {
 typedef struct att_tune_result {
   size_t struct_size;     /* sizeof(att_tune_result), set by the caller */
   int state;              /* att_tune_state */
-  int measured, rejected; /* candidates of this search; rejected: they do not compile or
-                             load, compute something else, hang or crash */
+  int measured, rejected; /* candidates of this search; rejected: failed or wrong */
   int from_cache;         /* measured by an earlier one on the same data */
   double seconds;
-  double best_us, before_us;     /* median times of the plan and of the one that a launch had
-                                    before; 0: not measured */
-  double live_share, full_share; /* as of att_runtime_tell_shares, of the launch; negative: no
-                                    tensor decides which tiles live */
+  double best_us, before_us;     /* medians, of the plan and of the one before; 0: not measured */
+  double live_share, full_share; /* for att_runtime_tell_shares; negative: no tensor decides */
   const char *plan, *compiler;   /* valid as long as the tuning; "" while there is none */
 } att_tune_result;
 
-/* Searches the fastest plan for a launch with the host's own data, and remembers it in the
- * runtime's cache file, with the shares of live and of full tiles that it was measured at. From
- * then on att_kernel_get of the shape gives it (with the runtime's `background`, once
- * att_runtime_wait returns), and so does every later runtime that is told such shares or was tuned
- * on no other data. Kernels at hand take it over where they stand for the shape.
+/* Searches the fastest plan for a launch on the host's own data, and remembers it in the runtime's
+ * cache file, with the shares of live and of full tiles that it was measured at. From then on
+ * att_kernel_get of the shape gives it (with the runtime's `background`, once att_runtime_wait
+ * returns), and so does every later runtime that is told such shares or was tuned on no other data.
  *
- * `args` are those of att_forward, checked as there. All that a launch reads is copied before
- * att_tune starts to search, through main memory: on a GPU after all work of the context is done,
- * so not while a stream of it is captured. After the copy nothing of the arguments is used: with
- * `background` the host may overwrite and free all of it when att_tune returns. What a launch
- * writes (o, lse, workspace, gradients) is never touched; every candidate writes to memory of its
- * own.
+ * `args` are those of att_forward, checked as there. All that a launch reads is copied first,
+ * through main memory: on a GPU after all work of the context is done, so not while a stream of it
+ * is captured. After the copy the host may overwrite and free all of it. What a launch writes is
+ * never touched. Candidates are compiled and launched by processes of their own (`attune worker`),
+ * which on a GPU take memory for their copies beside the host's; each is verified before it is
+ * timed (docs/tuning.md).
  *
- * Candidates are compiled and launched in processes of their own (`attune worker`), never in the
- * host's: one that hangs or crashes costs itself. Each is verified before its first timing, on
- * drawn numbers and, as far as an oracle can afford it, on these (docs/tuning.md). On a GPU the
- * worker takes device memory for its copies beside the host's, and other work of the GPU slows what
- * is measured: it is the same for all candidates, but noise.
- *
- * The budget counts from the call. It is looked at between steps (a compile, a verification, a
- * round of launches), of which the longest, opening the device and asking the oracle, takes
- * seconds. It is no error when it ends before anything was measured.
+ * The budget counts from the call and is looked at between steps, of which the longest, opening the
+ * device and asking the oracle, takes seconds. It is no error when it ends before anything was
+ * measured.
  *
  * `out`, which may be null, gets the tuning; with an error null. Without `background` it is over.
  * ATT_BAD_INPUT: what a launch would not take, an empty shape, packed offsets that descend, or a
- * runtime without a cache file; ATT_UNAVAILABLE: there is no compiler or no `attune` command, or
- * that is of another build. */
+ * runtime without a cache file; ATT_UNAVAILABLE: no compiler, or no `attune` command of this build.
+ */
 ATT_API att_status att_tune(att_runtime* runtime, const att_spec* spec,
                             const att_forward_args* args, const att_tune_options* options,
                             att_tuning** out);
@@ -518,8 +489,7 @@ ATT_API att_status att_tuning_wait(att_tuning* tuning);
 ATT_API void att_tuning_cancel(att_tuning* tuning);
 /* Of what is known so far. */
 ATT_API att_status att_tuning_result(const att_tuning* tuning, att_tune_result* out);
-/* Cancels, and waits. May come after att_runtime_destroy, which ends every tuning of the runtime.
- */
+/* Cancels, and waits. May come after att_runtime_destroy, which ends the runtime's tunings. */
 ATT_API void att_tuning_destroy(att_tuning* tuning);
 
 #ifdef __cplusplus

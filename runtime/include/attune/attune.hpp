@@ -311,8 +311,7 @@ class Runtime {
 
   // The best kernel known for spec and shape. The first call for a pair compiles (well under a
   // second) unless the cache has the code; later ones are a lookup without lock or allocation.
-  // The error of a backward pass: ATT_BAD_INPUT when the spec does not list it, ATT_UNSUPPORTED
-  // when no kernel of the device can do it.
+  // ATT_UNSUPPORTED: no kernel of the device can do this pass, whether or not the spec lists it.
   Result<Kernel> kernel(const Spec& spec, const Shape& shape, Pass pass = Pass::kForward) {
     att_kernel* handle = nullptr;
     if (const Status status(att_kernel_get_for_pass(handle_.get(), spec.get(), &shape,
