@@ -126,13 +126,13 @@ TEST_P(HeadsAbreastPacked, RandomBatches) {
   }
 }
 
-const std::string kPacked[] = {"dtype: bf16\nhead_dim: 64",
-                               "dtype: bf16\nhead_dim: 64\nmask: causal",
-                               "dtype: fp16\nhead_dim: 128\nmask: causal",
-                               "dtype: bf16\nhead_dim: 40\nmask: causal\ndropout: 0.2",
-                               std::string("dtype: fp16\nhead_dim: 64\nmask: causal\n") + kSinks};
+const std::string kManySequences[] = {
+    "dtype: bf16\nhead_dim: 64", "dtype: bf16\nhead_dim: 64\nmask: causal",
+    "dtype: fp16\nhead_dim: 128\nmask: causal",
+    "dtype: bf16\nhead_dim: 40\nmask: causal\ndropout: 0.2",
+    std::string("dtype: fp16\nhead_dim: 64\nmask: causal\n") + kSinks};
 
-INSTANTIATE_TEST_SUITE_P(Specs, HeadsAbreastPacked, testing::ValuesIn(kPacked),
+INSTANTIATE_TEST_SUITE_P(Specs, HeadsAbreastPacked, testing::ValuesIn(kManySequences),
                          [](const auto& info) { return fmt::format("Spec{}", info.index); });
 
 class HeadsAbreastPaged : public HeadsAbreastPacked {};
@@ -153,7 +153,7 @@ TEST_P(HeadsAbreastPaged, RandomBatches) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Specs, HeadsAbreastPaged, testing::ValuesIn(kPacked),
+INSTANTIATE_TEST_SUITE_P(Specs, HeadsAbreastPaged, testing::ValuesIn(kManySequences),
                          [](const auto& info) { return fmt::format("Spec{}", info.index); });
 
 }  // namespace
