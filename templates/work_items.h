@@ -102,6 +102,15 @@ ATT_FN constexpr Int with_first_tile_first(Int tile, Int tiles) {
   return tile == tiles - 1 ? Int{0} : tile + 1;
 }
 
+// ---- In which order CTAs of a backward pass take the tiles of all heads.
+
+// Under a mask tiles are uneven. Taken head by head the long tiles of the last heads begin late,
+// and all CTAs wait for them; tiles of all heads do not stay in L2. So heads are taken in groups of
+// this many tiles, a wave or two, the long tiles of a group first. Causal, d 128, on an H200: 3 %
+// at 4096 and 8192 keys, in order 5 %; d 64 level; heads of fewer than 16 tiles are 1 % faster one
+// by one.
+constexpr int kTilesOfGroup = 256, kLeastTilesOfHead = 16;
+
 // ---- Sums of dQ in global memory, to which the CTAs of a K/V head's key tiles add. They stay in
 // L2, as only the heads under way have some: a head's last CTA and others that end meanwhile, or
 // the CTAs of a later one, bring them to rows and free them.

@@ -30,7 +30,8 @@ bool same_kernels(const AttentionSpec& a, const AttentionSpec& b) {
   const auto sizes = [](const AttentionSpec& s) {
     return std::tie(s.dtype, s.precision, s.accuracy, s.head_dim_qk, s.head_dim_v, s.layout, s.mask,
                     s.score, s.sink, s.softmax_scale, s.dropout, s.seed_on_device, s.deterministic,
-                    s.batch_invariant, s.kv_dtype, s.v_in_k, s.shared_prefixes, s.passes);
+                    s.batch_invariant, s.kv_dtype, s.v_in_k, s.shared_prefixes, s.passes,
+                    s.residues);
   };
   return sizes(a) == sizes(b) &&
          std::ranges::equal(a.environment.scalars, b.environment.scalars, same_scalar) &&

@@ -25,14 +25,13 @@ void add_promised(std::vector<WorkspaceRegion>& regions, const std::vector<Works
   }
 }
 
-}  // namespace
-
-std::vector<WorkspaceRegion> promised_workspace(const AttentionSpec& spec, const KernelPlan& first,
-                                                const ProblemShape& shape,
-                                                const DeviceFacts& device) {
-  std::vector<WorkspaceRegion> promised = widest_workspace(spec, first.pass, first.target);
+// Of the plans that are offered.
+std::vector<WorkspaceRegion> offered_workspace(const AttentionSpec& spec, Pass pass, Target target,
+                                               const ProblemShape& shape,
+                                               const DeviceFacts& device) {
+  std::vector<WorkspaceRegion> promised = widest_workspace(spec, pass, target);
   if (std::ranges::none_of(promised, has_sums_of_all)) return promised;
-  const auto plans = plans_by_cost(spec, shape, device, first.pass);
+  const auto plans = plans_by_cost(spec, shape, device, pass);
   if (!plans.ok()) return promised;
   std::erase_if(promised, has_sums_of_all);
   double least_us = std::numeric_limits<double>::infinity();
@@ -42,10 +41,22 @@ std::vector<WorkspaceRegion> promised_workspace(const AttentionSpec& spec, const
     const double us = cost_us(spec, own, shape, device);
     least_us = std::min(least_us, us);  // the first one's
     const std::vector<WorkspaceRegion> needed = launch_recipe(spec, own).workspace;
-    const bool may_come = std::ranges::none_of(needed, has_sums_of_all) || plan == first ||
-                          us <= kLittleLonger * least_us;
+    const bool may_come =
+        std::ranges::none_of(needed, has_sums_of_all) || us <= kLittleLonger * least_us;
     if (may_come) add_promised(promised, needed);
   }
+  return promised;
+}
+
+}  // namespace
+
+std::vector<WorkspaceRegion> promised_workspace(const AttentionSpec& spec, const KernelPlan& first,
+                                                const ProblemShape& shape,
+                                                const DeviceFacts& device) {
+  auto promised = offered_workspace(spec, first.pass, first.target, shape, device);
+  // A cache file may name any plan that can be run.
+  if (first.residues == spec.residues)
+    add_promised(promised, launch_recipe(spec, worked_plan(first)).workspace);
   return promised;
 }
 

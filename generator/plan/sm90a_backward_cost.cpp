@@ -80,11 +80,10 @@ double short_sequences_us(const AttentionSpec& spec, const ProblemShape& shape,
 double rounds_of_groups(const ShapeCost& cost, const ProblemShape& shape,
                         const Sm90aBackwardPlan& tile, const DeviceFacts& device,
                         const LiveWork& work) {
-  constexpr std::int64_t kTilesOfGroup = 256, kLeastTiles = 16;
   const auto tiles = att::tile_count<std::int64_t>(shape.kv_len, tile_kv(tile));
-  if (tiles < kLeastTiles) return cost.rounds;
+  if (tiles < att::kLeastTilesOfHead) return cost.rounds;
   const std::int64_t heads = shape.batch * shape.kv_heads;
-  const std::int64_t size = std::max<std::int64_t>(1, kTilesOfGroup / tiles);
+  const std::int64_t size = std::max<std::int64_t>(1, att::kTilesOfGroup / tiles);
   const double before = double((heads - 1) / size * size * tiles);
   return std::max(cost.rounds, before / device.processor_count + longest_key_tile(work));
 }

@@ -295,11 +295,8 @@ Status fill_common(const AttentionSpec& spec, const Args& args, const ProblemSha
 // Gradients of learned tensors and of the sink, where they are asked for.
 Status fill_learned(const AttentionSpec& spec, const att_backward_args& args,
                     att::LaunchParams* params) {
+  ATT_CHECK(check_gradient_count(spec, args));
   const auto& tensors = spec.environment.tensors;
-  if (args.d_tensors != nullptr && args.d_tensor_count != static_cast<int>(tensors.size())) {
-    return bad_argument(fmt::format("d_tensor_count is {}, and the spec has {} tensors",
-                                    args.d_tensor_count, tensors.size()));
-  }
   for (std::size_t slot = 0; slot < tensors.size(); ++slot) {
     float* gradient = args.d_tensors == nullptr ? nullptr : args.d_tensors[slot];
     if (gradient != nullptr && !tensors[slot].grad) {
@@ -346,6 +343,14 @@ Status check_workspace(std::size_t needed, Args* args) {
 }
 template Status check_workspace(std::size_t, att_forward_args*);
 template Status check_workspace(std::size_t, att_backward_args*);
+
+Status check_gradient_count(const AttentionSpec& spec, const att_backward_args& args) {
+  const std::size_t tensors = spec.environment.tensors.size();
+  if (args.d_tensors == nullptr || args.d_tensor_count == static_cast<int>(tensors))
+    return ok_status();
+  return bad_argument(fmt::format("d_tensor_count is {}, and the spec has {} tensors",
+                                  args.d_tensor_count, tensors));
+}
 
 Status fill_forward_params(const AttentionSpec& spec, const att_forward_args& args,
                            const ProblemShape& shape, att::LaunchParams* params) {

@@ -23,6 +23,9 @@ Status check_view(const expr::TensorDecl& declared, const std::int64_t* sizes,
 template <typename Args>
 Status check_workspace(std::size_t needed, Args* args);
 
+// kBadInput where gradients of another number of tensors are asked for than the spec has.
+Status check_gradient_count(const AttentionSpec& spec, const att_backward_args& args);
+
 // `shape` is that of `args`, checked and not empty.
 Status fill_forward_params(const AttentionSpec& spec, const att_forward_args& args,
                            const ProblemShape& shape, att::LaunchParams* params);

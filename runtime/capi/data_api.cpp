@@ -40,6 +40,15 @@ Result<Sample> given_sample(const expr::TensorDecl& declared, const ProblemShape
                 .given = std::make_shared<const expr::TensorValues>(std::move(values))};
 }
 
+// The kernel, if the runtime found it: another one's is of another device, perhaps.
+Result<KernelEntry*> kernel_of(const att_runtime* runtime, att_kernel* kernel) {
+  if (runtime == nullptr) return null_argument("runtime");
+  if (kernel == nullptr) return null_argument("kernel");
+  KernelEntry* const entry = from_handle(kernel);
+  if (&entry->device() == &runtime->dispatcher.workshop().device()) return entry;
+  return bad_argument("`kernel` is of another runtime", "tell the one that it was got from");
+}
+
 }  // namespace
 }  // namespace attune
 
@@ -48,15 +57,13 @@ using namespace attune;
 extern "C" att_status att_runtime_tell_shares(att_runtime* runtime, att_kernel* kernel,
                                               double live_share, double full_share) {
   return guarded([&]() -> Status {
-    if (runtime == nullptr) return null_argument("runtime");
-    if (kernel == nullptr) return null_argument("kernel");
+    ATT_TRY(KernelEntry * entry, kernel_of(runtime, kernel));
     if (!(full_share >= 0 && full_share <= live_share && live_share <= 1)) {
       return bad_argument(
           fmt::format("shares of {} live and {} full tiles", live_share, full_share),
           "0 <= full_share <= live_share <= 1");
     }
-    return runtime->dispatcher.tell_tiles(*from_handle(kernel),
-                                          {.live = live_share, .full = full_share});
+    return runtime->dispatcher.tell_tiles(*entry, {.live = live_share, .full = full_share});
   });
 }
 
@@ -64,11 +71,9 @@ extern "C" att_status att_runtime_tell_tensors(att_runtime* runtime, att_kernel*
                                                const att_shape* shape, const att_tensor* tensors,
                                                int tensor_count) {
   return guarded([&]() -> Status {
-    if (runtime == nullptr) return null_argument("runtime");
-    if (kernel == nullptr) return null_argument("kernel");
+    ATT_TRY(KernelEntry * entry, kernel_of(runtime, kernel));
     if (shape == nullptr) return null_argument("shape");
-    KernelEntry& entry = *from_handle(kernel);
-    AttentionSpec spec = entry.spec();
+    AttentionSpec spec = entry->spec();
     const auto& declared = spec.environment.tensors;
     if (tensors == nullptr && !declared.empty()) return null_argument("tensors");
     if (tensor_count != static_cast<int>(declared.size())) {
@@ -77,11 +82,12 @@ extern "C" att_status att_runtime_tell_tensors(att_runtime* runtime, att_kernel*
     }
     LaunchSizes sizes;
     ATT_CHECK(check_sizes(spec, *shape, &sizes));
+    if (sizes.is_empty) return ok_status();
     spec.samples.assign(declared.size(), {});
     for (std::size_t slot = 0; slot < declared.size(); ++slot) {
       ATT_TRY(spec.samples[slot], given_sample(declared[slot], sizes.shape, tensors[slot]));
     }
-    return runtime->dispatcher.tell_tiles(entry, tensor_data(spec, sizes.shape));
+    return runtime->dispatcher.tell_tiles(*entry, tensor_data(spec, sizes.shape));
   });
 }
 
@@ -89,12 +95,10 @@ extern "C" att_status att_runtime_tell_lengths(att_runtime* runtime, att_kernel*
                                                const att_shape* shape, const int32_t* kv_lengths,
                                                int64_t page_size) {
   return guarded([&]() -> Status {
-    if (runtime == nullptr) return null_argument("runtime");
-    if (kernel == nullptr) return null_argument("kernel");
+    ATT_TRY(KernelEntry * entry, kernel_of(runtime, kernel));
     if (shape == nullptr) return null_argument("shape");
     if (kv_lengths == nullptr) return null_argument("kv_lengths");
-    KernelEntry& entry = *from_handle(kernel);
-    const AttentionSpec& spec = entry.spec();
+    const AttentionSpec& spec = entry->spec();
     if (!is_packed(spec)) {
       return bad_argument(fmt::format("sequences of layout `{}` have no lengths of their own",
                                       to_string(spec.layout)));
@@ -121,6 +125,6 @@ extern "C" att_status att_runtime_tell_lengths(att_runtime* runtime, att_kernel*
           "kv_len is the keys of all sequences together");
     }
     return runtime->dispatcher.tell_lengths(
-        entry, length_class(lengths, key_rows(spec, sizes.shape), static_cast<int>(page_size)));
+        *entry, length_class(lengths, key_rows(spec, sizes.shape), static_cast<int>(page_size)));
   });
 }

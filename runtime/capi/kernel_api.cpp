@@ -33,10 +33,11 @@ Status get_kernel(att_runtime* runtime, const att_spec* spec, const att_shape* s
   return ok_status();
 }
 
-Status finish_empty(const att_forward_args&) { return ok_status(); }
+Status finish_empty(const AttentionSpec&, const att_forward_args&) { return ok_status(); }
 
 // There is nothing to enqueue; but sums over no elements are zero, and somebody must write them.
-Status finish_empty(const att_backward_args& args) {
+Status finish_empty(const AttentionSpec& spec, const att_backward_args& args) {
+  ATT_CHECK(check_gradient_count(spec, args));
   const int slots = args.d_tensors == nullptr ? 0 : args.d_tensor_count;
   const bool learns = std::any_of(args.d_tensors, args.d_tensors + slots,
                                   [](const float* gradient) { return gradient != nullptr; });
@@ -61,7 +62,7 @@ att_status launch(const att_kernel* kernel, const Args* args, std::size_t first_
     ATT_CHECK(read_struct("args", args, first_bytes, &known));
     LaunchSizes sizes;
     ATT_CHECK(check_sizes(entry.spec(), known.shape, &sizes));
-    if (sizes.is_empty) return finish_empty(known);
+    if (sizes.is_empty) return finish_empty(entry.spec(), known);
     if (known.workspace != nullptr || known.workspace_bytes != 0)
       ATT_CHECK(check_workspace(entry.workspace_bytes(sizes.shape), &known));
     att::LaunchParams params;

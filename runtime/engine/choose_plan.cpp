@@ -59,6 +59,11 @@ Result<KernelPlan> usable_plan(const AttentionSpec& spec, Pass pass, const std::
                  .id = "plan-of-another-pass",
                  .message = fmt::format("`{}` is no plan of the {} pass", text, to_string(pass))};
   }
+  if (plan.target != facts.target) {
+    return Error{.kind = ErrorKind::kUnsupported,
+                 .id = "plan-of-another-target",
+                 .message = fmt::format("`{}` is no plan of {}", text, to_string(facts.target))};
+  }
   ATT_CHECK(check_plan(spec, plan, facts));
   return plan;
 }

@@ -124,7 +124,7 @@ Result<KernelEntry*> Dispatcher::make(const std::shared_ptr<const AttentionSpec>
   }
   FirstVersion first;
   KernelKey key = new_key(id, shape, pass);
-  if (background()) first.version = in_use(key);
+  if (background()) first.version = in_use(*spec, key);
   if (first.version != nullptr) {
     first.better_is_known = true;
     ++counters_.stand_ins;
@@ -171,8 +171,9 @@ void Dispatcher::build_backward_ahead(const std::shared_ptr<const AttentionSpec>
   }
 }
 
-// Of the spec's kernels of the pass the one of the nearest shape; null: there is none.
-std::unique_ptr<const KernelVersion> Dispatcher::in_use(const KernelKey& key) const {
+// The code that the spec's kernel of the pass has at the nearest shape; null: there is none.
+std::unique_ptr<const KernelVersion> Dispatcher::in_use(const AttentionSpec& spec,
+                                                        const KernelKey& key) const {
   const KernelEntry* nearest = nullptr;
   double least = std::numeric_limits<double>::infinity();
   kernels_.for_each([&](const KernelEntry& entry) {
@@ -184,11 +185,8 @@ std::unique_ptr<const KernelVersion> Dispatcher::in_use(const KernelKey& key) co
   });
   if (nearest == nullptr) return nullptr;
   const KernelVersion& now = nearest->version();
-  return std::make_unique<const KernelVersion>(
-      KernelVersion{{.plan = now.choice.plan, .source = PlanSource::kStandIn},
-                    now.plan,
-                    now.code,
-                    now.fallbacks});
+  return make_version(spec, key.shape, {.plan = now.choice.plan, .source = PlanSource::kStandIn},
+                      now.code);
 }
 
 Result<Dispatcher::FirstVersion> Dispatcher::first_version(const AttentionSpec& spec,

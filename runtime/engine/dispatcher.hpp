@@ -79,7 +79,8 @@ class Dispatcher {
   void build_backward_ahead(const std::shared_ptr<const AttentionSpec>& spec, const SpecId& id,
                             const ProblemShape& shape);
   KernelKey new_key(const SpecId& id, const ProblemShape& shape, Pass pass) const noexcept;
-  std::unique_ptr<const KernelVersion> in_use(const KernelKey& key) const;
+  std::unique_ptr<const KernelVersion> in_use(const AttentionSpec& spec,
+                                              const KernelKey& key) const;
   struct FirstVersion {
     std::unique_ptr<const KernelVersion> version;
     bool better_is_known = false;

@@ -10,6 +10,7 @@
 #include "templates/tile/columns.cuh"
 #include "templates/tile/dropout.cuh"
 #include "templates/tile/logistic.cuh"
+#include "templates/tile/negligible.cuh"
 #include "templates/tile/quad.cuh"
 #include "templates/tile/row_mask.cuh"
 #include "templates/tile/sm90_layout.cuh"
@@ -41,10 +42,6 @@ constexpr int kRecentredExponent = kBf16 ? -60 : -8;
 // By so much a tile's scores may be above a reference that is raised, log2: it then lies 40 (fp16:
 // 8) above them.
 constexpr float kTrackedRise = kBf16 ? 40.0f : 12.0f;
-
-// Scores so far below one of their row that was met, log2, have exponentials that do not count: of
-// 2^20 of them less than the last bit of the row's sum.
-constexpr float kNegligible = 44.0f;
 
 // Sums below it have lost what counts, exponentials of 2^-36 of the sum and more: with a constant
 // reference, or where the first tile, from which the reference was taken, had scores of -inf alone.

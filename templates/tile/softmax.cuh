@@ -5,6 +5,7 @@
 #include "templates/ptx/convert.cuh"
 #include "templates/ptx/math.cuh"
 #include "templates/ptx/shuffles.cuh"
+#include "templates/tile/negligible.cuh"
 #include "templates/tile/quad.cuh"
 #include "templates/tile/scores.cuh"
 
@@ -23,10 +24,6 @@ constexpr float kMostRise = kIsExact ? kFrozenLimit : 0x1p126f;
 // By so much, log2, scores may exceed a reference that runs, when a frozen one failed: heavy tails
 // do so at every other tile. O, which may be as large as n times V, has so much less room.
 constexpr float kRunningSlack = kIsExact ? 0.0f : 8.0f;
-
-// Scores so far below a reference that runs, log2, have exponentials that do not count: of 2^20 of
-// them less than the last bit of the row's sum.
-constexpr float kNegligible = 44.0f;
 
 // The larger, or NaN if one of them is.
 ATT_FN float larger_or_nan(float x, float y) {

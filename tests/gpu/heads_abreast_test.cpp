@@ -1,11 +1,16 @@
 // Hopper's forward plans whose warpgroups have a query head each, or several, of one K/V head:
-// groups of heads that the warpgroups divide and others, dense and packed; and faults planted in
-// who has which head.
+// groups of heads that the warpgroups divide and others, dense, packed and on keys in pages; and
+// faults planted in who has which head.
 #include <fmt/format.h>
 
+#include <span>
+#include <string>
+
+#include "generator/plan/any_pages.hpp"
 #include "tests/gpu/judge.hpp"
 #include "tests/gpu/planting.hpp"
 #include "tests/verification/packed_checks.hpp"
+#include "tests/verification/paged_checks.hpp"
 
 namespace attune::gpu_test {
 namespace {
@@ -26,7 +31,7 @@ KernelPlan plan_of(const char* tile) {
   return parse_plan(fmt::format("sm90a forward sm_90a {}", tile)).value();
 }
 
-class HeadsAbreast : public testing::TestWithParam<const char*> {
+class HeadsAbreast : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     KernelBank& bank = KernelBank::instance();
@@ -46,18 +51,22 @@ class HeadsAbreast : public testing::TestWithParam<const char*> {
   }
 };
 
-constexpr const char* kDense[] = {
-    "head_dim: 128",
-    "head_dim: 64\nmask: causal",
-    "head_dim: 128\nmask: causal and (q_pos - kv_idx < 90 or kv_idx < 4)",
-    "head_dim: 64\nmask: (q_idx + kv_idx) % 3 == 0\ndropout: 0.2",
-    "head_dim: 128\nmask: causal\nscore: score + exp2(-0.25 * (h + 1)) * (kv_idx - q_pos)",
-    "head_dim: 64\nmask: doc[b, kv_idx] == h_kv or causal\nsink: sinks[h]\n"
+const std::string kDense[] = {
+    "dtype: bf16\nhead_dim: 128",
+    "dtype: bf16\nhead_dim: 64\nmask: causal",
+    "dtype: bf16\nhead_dim: 128\nmask: causal and (q_pos - kv_idx < 90 or kv_idx < 4)",
+    "dtype: bf16\nhead_dim: 64\nmask: (q_idx + kv_idx) % 3 == 0\ndropout: 0.2",
+    "dtype: bf16\nhead_dim: 128\nmask: causal\n"
+    "score: score + exp2(-0.25 * (h + 1)) * (kv_idx - q_pos)",
+    "dtype: bf16\nhead_dim: 64\nmask: doc[b, kv_idx] == h_kv or causal\nsink: sinks[h]\n"
     "tensors: {doc: {dtype: int32, dims: [batch, kv_len]}, sinks: {dtype: float32, dims: "
-    "[heads]}}"};
+    "[heads]}}",
+    "dtype: fp16\nhead_dim: 128",
+    "dtype: fp16\nhead_dim: 64\nmask: causal",
+    "dtype: fp16\nhead_dim: {qk: 96, v: 64}\nmask: causal\ndropout: 0.2"};
 
 TEST_P(HeadsAbreast, IsRight) {
-  const AttentionSpec spec = spec_of(fmt::format("name: t\ndtype: bf16\n{}\n", GetParam()));
+  const AttentionSpec spec = spec_of(fmt::format("name: t\n{}\n", GetParam()));
   for (const int group : {1, 2, 3, 5, 8}) {
     for (const int q_len : {1, 64, 150}) {
       const ProblemShape shape = {
@@ -68,7 +77,7 @@ TEST_P(HeadsAbreast, IsRight) {
 }
 
 TEST_P(HeadsAbreast, FaultsAreSeen) {
-  const AttentionSpec spec = spec_of(fmt::format("name: t\ndtype: bf16\n{}\n", GetParam()));
+  const AttentionSpec spec = spec_of(fmt::format("name: t\n{}\n", GetParam()));
   const ProblemShape shape = {.batch = 2, .heads = 10, .kv_heads = 2, .q_len = 150, .kv_len = 333};
   const std::vector<planted::Fault> faults = {
       {"a warpgroup has the head before", {{"Slice{c.h + head, q0", "Slice{c.h + head / 2, q0"}}},
@@ -88,21 +97,63 @@ TEST_P(HeadsAbreast, FaultsAreSeen) {
 INSTANTIATE_TEST_SUITE_P(Specs, HeadsAbreast, testing::ValuesIn(kDense),
                          [](const auto& info) { return fmt::format("Spec{}", info.index); });
 
+// Scores of one head that no constant reference serves: its warpgroup does all of its heads again.
+TEST_P(HeadsAbreast, AHeadOfLargeScoresIsRightBesideOthers) {
+  const AttentionSpec spec = spec_of(fmt::format("name: t\n{}\n", GetParam()));
+  const ProblemShape shape = {.batch = 1, .heads = 8, .kv_heads = 1, .q_len = 40, .kv_len = 700};
+  for (const int hot : {0, 1, 6}) {
+    HostProblem problem = random_problem(spec, shape, 3);
+    const auto queries = static_cast<std::size_t>(shape.q_len * spec.head_dim_qk);
+    for (double& value : std::span(problem.q).subspan(hot * queries, queries))
+      value = round_to(spec.dtype, 40 * value);
+    EXPECT_TRUE(judge(spec, problem, plans(spec))) << hot;
+  }
+}
+
+constexpr const char* kSinks =
+    "sink: sinks[h]\ntensors: {sinks: {dtype: float32, dims: [heads]}}\n";
+
 class HeadsAbreastPacked : public HeadsAbreast {};
 
 TEST_P(HeadsAbreastPacked, RandomBatches) {
   KernelBank& bank = KernelBank::instance();
-  const AttentionSpec spec =
-      spec_of(fmt::format("name: t\ndtype: bf16\nhead_dim: 64\nlayout: thd\n{}\n", GetParam()));
+  const AttentionSpec spec = spec_of(fmt::format("name: t\nlayout: thd\n{}\n", GetParam()));
   for (const KernelPlan& plan : plans(spec)) {
     const auto kernel = bank.get(spec, plan);
     ASSERT_TRUE(kernel.ok()) << render(kernel.error());
     packed::check_random(bank.device(), **kernel, spec, Arithmetic::kMatrixUnit, 2, 300);
-    packed::check_empty(bank.device(), **kernel, spec);
+    if (spec.sink == nullptr) packed::check_empty(bank.device(), **kernel, spec);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Specs, HeadsAbreastPacked, testing::Values("", "mask: causal"),
+const std::string kManySequences[] = {
+    "dtype: bf16\nhead_dim: 64", "dtype: bf16\nhead_dim: 64\nmask: causal",
+    "dtype: fp16\nhead_dim: 128\nmask: causal",
+    "dtype: bf16\nhead_dim: 40\nmask: causal\ndropout: 0.2",
+    std::string("dtype: fp16\nhead_dim: 64\nmask: causal\n") + kSinks};
+
+INSTANTIATE_TEST_SUITE_P(Specs, HeadsAbreastPacked, testing::ValuesIn(kManySequences),
+                         [](const auto& info) { return fmt::format("Spec{}", info.index); });
+
+class HeadsAbreastPaged : public HeadsAbreastPacked {};
+
+TEST_P(HeadsAbreastPaged, RandomBatches) {
+  KernelBank& bank = KernelBank::instance();
+  const AttentionSpec spec = spec_of(fmt::format("name: t\nlayout: paged\n{}\n", GetParam()));
+  const auto cases = paged::paged_cases(spec, Arithmetic::kMatrixUnit, 2, 900);
+  for (const KernelPlan& by_boxes : plans(spec)) {
+    const auto by_rows = plan_for_any_pages(spec, by_boxes, bank.device().facts());
+    for (const KernelPlan& plan : {by_boxes, by_rows.value_or(by_boxes)}) {
+      SCOPED_TRACE(to_string(plan));
+      const auto kernel = bank.get(spec, plan);
+      ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+      paged::check_cases(bank.device(), **kernel, spec, cases);
+      if (spec.sink == nullptr) paged::check_empty(bank.device(), **kernel, spec);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Specs, HeadsAbreastPaged, testing::ValuesIn(kManySequences),
                          [](const auto& info) { return fmt::format("Spec{}", info.index); });
 
 }  // namespace

@@ -95,6 +95,10 @@ std::vector<std::vector<KernelPlan>> cheapest(const AttentionSpec& spec, const P
 
 }  // namespace
 
+bool is_frozen(const KernelPlan& plan) {
+  return to_string(plan).find("frozen") != std::string::npos;
+}
+
 bool will_run(std::string_view suite, const std::string& parameter) {
   const testing::UnitTest& unit = *testing::UnitTest::GetInstance();
   for (int s = 0; s < unit.total_test_suite_count(); ++s) {

@@ -45,6 +45,9 @@ class KernelBank {
   std::map<std::string, Result<std::shared_ptr<LoadedKernel>>> kernels_;
 };
 
+// Whether a forward plan's loops have references that do not follow the scores.
+bool is_frozen(const KernelPlan& plan);
+
 // Whether this process runs the test of the parameter named so, of the suite ("Specs/Backward"):
 // kernels of others need not be compiled.
 bool will_run(std::string_view suite, const std::string& parameter);

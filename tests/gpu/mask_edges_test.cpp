@@ -14,10 +14,6 @@ namespace {
 
 constexpr ProblemShape kShape{.batch = 1, .heads = 4, .kv_heads = 2, .q_len = 1024, .kv_len = 1024};
 
-bool is_frozen(const KernelPlan& plan) {
-  return to_string(plan).find("frozen") != std::string::npos;
-}
-
 class MaskEdges : public testing::TestWithParam<planted::EdgeSpec> {
  protected:
   static void expect_found(Pass pass) {

@@ -23,9 +23,7 @@ KernelPlan running_plan(const AttentionSpec& spec, const ProblemShape& shape,
   const auto plans = plans_by_cost(spec, shape, facts);
   if (!plans.ok()) return given;
   for (const KernelPlan& plan : *plans) {
-    if (plan.family() == given.family() && to_string(plan).find("frozen") == std::string::npos) {
-      return plan;
-    }
+    if (plan.family() == given.family() && !is_frozen(plan)) return plan;
   }
   return given;
 }

@@ -25,8 +25,7 @@ void expect_found(const planted::Fault& fault, const std::string& yaml, Pass pas
   int count = 0;
   for (const Family family : {Family::kSm90a, Family::kSm90aOrdered, Family::kSm80}) {
     const auto plan = std::ranges::find_if(*plans, [&](const KernelPlan& p) {
-      return p.family() == family &&
-             (pass == Pass::kBackward || to_string(p).find("frozen") != std::string::npos);
+      return p.family() == family && (pass == Pass::kBackward || is_frozen(p));
     });
     if (plan == plans->end()) continue;
     ++count;

@@ -208,11 +208,11 @@ typedef struct att_tensor {
   int32_t dtype;          /* att_dtype */
   int32_t ndim;
 } att_tensor;
-/* Tells what the tensors of a kernel's launches are like, where they decide the mask: `tensors` are
- * the spec's, by slot, of the sizes that they have at `shape`, in the HOST's memory; read now, not
- * kept. A spec that was tuned on several kinds of tensors has a plan for each; the kernel takes
- * that of the kind whose live tiles are the nearest, as att_runtime_refresh would. Milliseconds:
- * once for data of a kind, not for every launch. */
+/* Tells what the tensors of a kernel's launches are like, where they decide the mask. The kernel
+ * is one of `runtime`; `tensors` are the spec's, by slot, of the sizes that they have at `shape`,
+ * in the HOST's memory; read now, not kept. A spec that was tuned on several kinds of tensors has a
+ * plan for each; the kernel takes that of the kind whose live tiles are the nearest, as
+ * att_runtime_refresh would. Milliseconds: once for data of a kind, not for every launch. */
 ATT_API att_status att_runtime_tell_tensors(att_runtime* runtime, att_kernel* kernel,
                                             const att_shape* shape, const att_tensor* tensors,
                                             int tensor_count);

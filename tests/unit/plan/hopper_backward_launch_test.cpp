@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 
 #include "generator/plan/launch.hpp"
 #include "generator/plan/plan.hpp"
@@ -83,6 +84,30 @@ TEST(HopperBackwardLaunch, SumsOfAllHeadsArePromisedWhereTheyMayCome) {
     EXPECT_TRUE(covers(room_of(in_turn, 16384), regions) || covers(regions, needed))
         << to_string(plan);
   }
+}
+
+// A cache file may name a plan that may be run and is not offered, or not any more: what a kernel
+// begins with it has room for.
+TEST(HopperBackwardLaunch, WhatAKernelBeginsWithIsPromisedIfNobodyOffersIt) {
+  const DeviceFacts device = device_facts(Target::kSm90a);
+  const ProblemShape shape{
+      .batch = 2, .heads = 32, .kv_heads = 32, .q_len = 16384, .kv_len = 16384};
+  const auto spec_of = [](const char* head_dim) {
+    const std::string text = "attune: 1\nname: t\ndtype: bf16\nmask: causal\nhead_dim: ";
+    return parse_spec(text + head_dim + "\n", "t.yaml").value();
+  };
+  const auto expect_room = [&](const AttentionSpec& spec, const char* text) {
+    const KernelPlan plan = parse_plan(text).value();
+    ASSERT_TRUE(check_plan(spec, plan, device).ok()) << text;
+    const auto offered = legal_plans(spec, plan.family(), device, Pass::kBackward);
+    EXPECT_EQ(std::ranges::count(offered, plan), 0) << text;
+    EXPECT_TRUE(
+        covers(promised_workspace(spec, plan, shape, device), launch_recipe(spec, plan).workspace))
+        << text;
+  };
+  expect_room(spec_of("64"), "sm90a backward sm_90a w2 q64 s4 counter apart");
+  expect_room(spec_of("64"), "sm80 backward sm_90a w4 t32 s2 sums");
+  expect_room(spec_of("256"), "sm80 backward sm_90a w8 t64 s2 sums fours");
 }
 
 // Hopper's backward pass: the main launch makes rows of heads that come later, not those of the

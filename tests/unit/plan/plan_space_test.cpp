@@ -5,6 +5,8 @@
 
 #include "generator/expr/live_tiles.hpp"
 #include "generator/spec/library.hpp"
+#include "generator/spec/residues.hpp"
+#include "generator/spec/shape.hpp"
 
 namespace attune {
 namespace {
@@ -50,6 +52,11 @@ TEST_P(PlanSpaceOf, ChoosesWhatCostsLeast) {
       };
       ASSERT_TRUE(any_strides.has_value());
       EXPECT_EQ(*any_strides, *std::ranges::find_if(*all, takes_any)) << to_string(shape);
+      const auto backward = plans_by_cost(*spec, shape, device, Pass::kBackward);
+      const auto chosen = space.best(typical_shape(*spec, shape), {.pass = Pass::kBackward});
+      ASSERT_EQ(chosen.has_value(), backward.ok());
+      if (!chosen) continue;
+      EXPECT_EQ(to_string(*chosen), to_string(backward->front())) << to_string(shape);
     }
   }
 }
@@ -81,6 +88,12 @@ TEST(PlanSpace, IsKeptForASpecAndADevice) {
   AttentionSpec strict = one;
   strict.accuracy = Accuracy::kStrict;
   EXPECT_NE(plan_space(strict, hopper), space);
+  // Of this mask nothing is left within a residue.
+  const AttentionSpec residue = residue_spec(parse("(q_idx - kv_idx) % 4 == 0"));
+  ASSERT_EQ(residue.mask, nullptr);
+  AttentionSpec whole = residue;
+  whole.residues = 1;
+  EXPECT_NE(plan_space(whole, hopper), plan_space(residue, hopper));
   EXPECT_EQ(plan_space(one, hopper), space);
 }
 

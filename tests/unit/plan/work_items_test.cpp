@@ -105,7 +105,6 @@ TEST(WorkItems, HeadsArePackedWhereOneDoesNotFillATile) {
 // sums before is done with them, and until its rows are made. Nobody waits for ever: the main
 // launch itself sees to these heads, and they are of groups before that of head n.
 TEST(WorkItems, HeadsWaitForSumsAndRowsOfEarlierGroupsAlone) {
-  constexpr int kTilesOfGroup = 256;  // templates/tile/backward_order.cuh
   for (const bool uneven : {false, true}) {
     for (const int wave : {1, 132, kTilesOfGroup, 2 * kTilesOfGroup}) {
       for (const int tiles : {1, 2, 5, 8, 15, 16, 31, 32, 33, 64, 128, 600}) {
@@ -161,7 +160,6 @@ TEST(WorkItems, TurnsWaitForEarlierItemsAlone) {
 
 // The same where first tiles are early, item by item.
 TEST(WorkItems, EarlyFirstTilesWaitForEarlierItemsAlone) {
-  constexpr int kTilesOfGroup = 256;
   for (const int tiles : {32, 33, 64, 100, 256, 600}) {
     for (const int heads : {1, 2, 7, 15, 16, 17, 32, 64, 301}) {
       const SumHeads<int> sums = sum_heads(heads, tiles, 4 * kTilesOfGroup);

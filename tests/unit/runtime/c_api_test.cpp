@@ -75,8 +75,47 @@ TEST_F(CApi, TensorsAreToldInTheSizesOfAShape) {
   sizes[1] = 5;
   EXPECT_EQ(att_runtime_tell_tensors(runtime_, kernel_, &kSquare, &without, 1), ATT_BAD_INPUT);
   EXPECT_THAT(att_last_error(), HasSubstr("`doc` is null"));
+  att_shape empty = kSquare;
+  empty.batch = 0;
+  const std::int64_t no_sizes[] = {0, 5};
+  const att_tensor nothing = {nullptr, no_sizes, nullptr, ATT_INT32, 2};
+  EXPECT_EQ(att_runtime_tell_tensors(runtime_, kernel_, &empty, &nothing, 1), ATT_OK)
+      << att_last_error();
   EXPECT_EQ(att_runtime_tell_tensors(nullptr, kernel_, &kSquare, &view, 1), ATT_BAD_INPUT);
   EXPECT_EQ(att_runtime_tell_tensors(runtime_, nullptr, &kSquare, &view, 1), ATT_BAD_INPUT);
+}
+
+// Another runtime's code may be another device's.
+TEST_F(CApi, AKernelIsToldOfByItsOwnRuntime) {
+  spec(kFull);
+  kernel();
+  if (IsSkipped()) return;
+  EXPECT_EQ(att_runtime_tell_shares(runtime_, kernel_, 0.5, 0.25), ATT_OK) << att_last_error();
+  const att_runtime_options options = {sizeof options, "cpu", ""};
+  att_runtime* other = nullptr;
+  ASSERT_EQ(att_runtime_create(&options, &other), ATT_OK) << att_last_error();
+  EXPECT_EQ(att_runtime_tell_shares(other, kernel_, 0.5, 0.25), ATT_BAD_INPUT);
+  EXPECT_THAT(att_last_error(), HasSubstr("of another runtime"));
+  att_runtime_destroy(other);
+}
+
+// Nobody looks at more gradients than the spec has tensors.
+TEST_F(CApi, GradientsOfAnEmptyBatchAreCounted) {
+  spec("attune: 1\nname: x\ndtype: fp32\nhead_dim: 8\npasses: [backward]\n");
+  const att_status status =
+      att_kernel_get_for_pass(runtime_, spec_, &kShape, ATT_PASS_BACKWARD, &kernel_);
+  if (status == ATT_UNAVAILABLE) GTEST_SKIP() << att_last_error();
+  ASSERT_EQ(status, ATT_OK) << att_last_error();
+  att_backward_args args = {};
+  args.struct_size = sizeof args;
+  args.shape = kShape;
+  args.shape.batch = 0;
+  EXPECT_EQ(att_backward(kernel_, &args, nullptr), ATT_OK) << att_last_error();
+  float* gradients[] = {nullptr, nullptr};
+  args.d_tensors = gradients;
+  args.d_tensor_count = 2;
+  EXPECT_EQ(att_backward(kernel_, &args, nullptr), ATT_BAD_INPUT);
+  EXPECT_THAT(att_last_error(), HasSubstr("d_tensor_count is 2, and the spec has 0 tensors"));
 }
 
 TEST_F(CApi, AnUnknownDeviceIsBadInput) {

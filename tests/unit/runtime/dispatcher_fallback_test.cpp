@@ -7,6 +7,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 TEST_F(DispatcherTest, APlanThatCannotBeBuiltReplacesNothing) {
   Dispatcher dispatcher(workshop(opener(compiler_)), false);
@@ -170,6 +171,29 @@ TEST_F(DispatcherTest, StoredCodeThatDoesNotLoadIsCompiledAfreshElseTheNextServe
   EXPECT_EQ(launched(*kernel).symbol, symbol(other_plan(1)));
   EXPECT_THAT(plans_failed(*kernel), ElementsAre(to_string(other_plan(0))));
   EXPECT_THAT(kernel->failed_plans()[0].reason, HasSubstr("wrong-code"));
+}
+
+// A kernel that begins with another shape's code falls back to plans for its own: the other one's
+// may want a workspace that nobody promised here.
+TEST_F(DispatcherTest, AStandInFallsBackWithinItsOwnWorkspace) {
+  spec_ = std::make_shared<const AttentionSpec>(
+      parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\nmask: dilated(4)\n", "").value());
+  const auto on_hopper =
+      std::make_shared<Workshop>(std::make_unique<FakeDevice>("fake", Target::kSm90a),
+                                 Overlay::open({.user_file = cache_file()}), opener(compiler_));
+  Dispatcher dispatcher(on_hopper, true);
+  for (const ProblemShape& shape :
+       {ProblemShape{.batch = 1, .heads = 8, .kv_heads = 8, .q_len = 1024, .kv_len = 1024},
+        ProblemShape{.batch = 1, .heads = 32, .kv_heads = 32, .q_len = 131072, .kv_len = 131072}}) {
+    const Handle kernel = get(dispatcher, shape, Pass::kBackward);
+    ASSERT_NE(kernel, nullptr);
+    ASSERT_EQ(kernel->version().choice.plan.residues, 4);
+    ASSERT_THAT(kernel->version().fallbacks, Not(IsEmpty()));
+    for (const KernelPlan& plan : kernel->version().fallbacks) {
+      const auto needed = workspace_bytes(*spec_, launch_recipe(*spec_, plan), shape);
+      EXPECT_LE(needed, kernel->workspace_bytes(shape)) << to_string(plan);
+    }
+  }
 }
 
 }  // namespace

@@ -162,6 +162,10 @@ TEST_F(WorkshopTest, CodeThatIsBeingLoadedIsNotBuiltAheadAgain) {
 
 TEST_F(WorkshopTest, ReadyPlansAreThoseWithCodeHereOrInTheCache) {
   ASSERT_TRUE(workshop(opener(compiler_))->load(*spec_, other_plan(0)).ok());
+  // Code of another device that shares the file.
+  KernelPlan elsewhere = other_plan(0);
+  elsewhere.target = Target::kSm90a;
+  ASSERT_TRUE(workshop(opener(compiler_))->load(*spec_, elsewhere).ok());
   const auto second = workshop(opener(compiler_));
   ASSERT_TRUE(second->load(*spec_, other_plan(1)).ok());
   EXPECT_THAT(second->ready_plans(*spec_, Pass::kForward),
@@ -172,7 +176,7 @@ TEST_F(WorkshopTest, ReadyPlansAreThoseWithCodeHereOrInTheCache) {
   const auto missing = second->load_ready(*spec_, other_plan(2));
   ASSERT_TRUE(missing.ok());
   EXPECT_EQ(missing->kernel, nullptr);
-  EXPECT_EQ(compiler_->compiles, 2);
+  EXPECT_EQ(compiler_->compiles, 3);
 }
 
 }  // namespace
