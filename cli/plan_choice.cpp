@@ -40,7 +40,7 @@ Result<ChosenPlan> plan_for(const AttentionSpec& spec, const ProblemShape& shape
     return ChosenPlan{plan, "--plan"};
   }
   const auto device = bench.device();
-  if (device.ok() && device.value()->facts().target == target) {
+  if (device.ok() && device.value()->target() == target) {
     ATT_TRY(const PlanChoice choice,
             choose_plan(spec, shape, *device.value(), bench.store(), pass));
     return ChosenPlan{choice.plan, describe(choice.source), compiler_family(choice.compiler)};

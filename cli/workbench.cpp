@@ -42,7 +42,7 @@ std::string cache_path(const Options& options) {
 }
 
 Status check_target(const AttentionSpec& spec, const Device& device) {
-  const Target here = device.facts().target;
+  const Target here = device.target();
   if (spec.targets.empty() || std::ranges::find(spec.targets, here) != spec.targets.end())
     return ok_status();
   std::vector<std::string_view> wanted;
@@ -139,13 +139,13 @@ Store* Workbench::store() {
 
 DeviceFacts Workbench::facts(Target target) {
   const auto here = device();
-  if (here.ok() && here.value()->facts().target == target) return here.value()->facts();
+  if (here.ok() && here.value()->target() == target) return here.value()->facts();
   return device_facts(target);
 }
 
 Target Workbench::local_target() {
   const auto here = device();
-  return here.ok() ? here.value()->facts().target : Target::kSm90a;
+  return here.ok() ? here.value()->target() : Target::kSm90a;
 }
 
 }  // namespace attune::cli

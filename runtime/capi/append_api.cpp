@@ -31,7 +31,7 @@ att_status att_append_kernel_get(att_runtime* runtime, const att_append_options*
     ATT_CHECK(read_struct("options", options, sizeof known, &known));
     ATT_TRY(AppendChoice choice, append_choice(known));
     const std::shared_ptr<Workshop>& workshop = runtime->dispatcher.shared_workshop();
-    choice.kernel.target = workshop->device().facts().target;
+    choice.kernel.target = workshop->device().target();
     ATT_TRY(std::shared_ptr<LoadedFunction> code, workshop->load_append(choice.kernel));
     const int tokens = append_recipe(choice.kernel).tokens_per_item;
     *out = new att_append_kernel{workshop, std::move(code), choice, tokens};

@@ -22,6 +22,7 @@ constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
 class CpuDevice final : public Device {
  public:
   const DeviceFacts& facts() const override { return cpu_facts(); }
+  Target target() const override { return Target::kCpu; }
   std::string identity() const override { return cpu_identity(); }
   // All processes of the machine have these cores.
   std::string unit() const override { return "cpu"; }

@@ -64,7 +64,10 @@ struct RowsOutside;
 class Device {
  public:
   virtual ~Device() = default;
+  // The CPU's are measured at the first call.
   virtual const DeviceFacts& facts() const = 0;
+  // Of the facts, at no cost.
+  virtual Target target() const { return facts().target; }
   // What a measurement depends on: "NVIDIA H200 / 132 SMs / 143771 MiB / driver 580.159".
   virtual std::string identity() const = 0;
   // Names this very unit among all of the machine (a GPU's UUID, "cpu"), for a lock; empty: it need

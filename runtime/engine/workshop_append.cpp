@@ -40,7 +40,7 @@ Result<BuiltCode> Workshop::build_source(const SourceToBuild& source) {
 }
 
 Result<std::shared_ptr<LoadedFunction>> Workshop::load_append(AppendKernel kernel) {
-  kernel.target = device_->facts().target;
+  kernel.target = device_->target();
   ATT_CHECK(check(kernel));
   using Loaded = Result<std::shared_ptr<LoadedFunction>>;
   return functions_.get(to_string(kernel), [&]() -> Loaded {

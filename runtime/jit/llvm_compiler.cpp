@@ -99,6 +99,10 @@ std::vector<std::string> arguments_for(Target target, bool wraps, Needs needs) {
   return arguments;
 }
 
+// What Clang's driver adds outside of debug builds. The object is the same without, so identity()
+// does not tell it. PTX has the names, in labels.
+constexpr std::array kSameObject = {"-disable-llvm-verifier", "-discard-value-names"};
+
 // An object's string table holds names that end in a zero byte; one may be the tail of another.
 bool has_entry(std::string_view image, const std::string& symbol, Target target) {
   if (target != Target::kCpu) return image.find(".entry " + symbol + "(") != image.npos;
@@ -129,8 +133,11 @@ class LlvmCompiler final : public Compiler {
     }
     const auto start = std::chrono::steady_clock::now();
     const bool wgmma = source.find("wgmma.mma_async") != source.npos;
-    const std::vector<std::string> arguments =
+    std::vector<std::string> arguments =
         arguments_for(target, wraps(order_, wgmma), needs_of(source));
+    if (target == Target::kCpu) {
+      arguments.insert(arguments.end(), kSameObject.begin(), kSameObject.end());
+    }
     const std::string file = symbol + (target == Target::kCpu ? ".cpp" : ".cu");
     std::vector<const char*> argument_pointers;
     for (const std::string& argument : arguments) argument_pointers.push_back(argument.c_str());
