@@ -77,6 +77,7 @@ extern "C" att_status att_runtime_tell_tensors(att_runtime* runtime, att_kernel*
     }
     LaunchSizes sizes;
     ATT_CHECK(check_sizes(spec, *shape, &sizes));
+    if (sizes.is_empty) return ok_status();
     spec.samples.assign(declared.size(), {});
     for (std::size_t slot = 0; slot < declared.size(); ++slot) {
       ATT_TRY(spec.samples[slot], given_sample(declared[slot], sizes.shape, tensors[slot]));

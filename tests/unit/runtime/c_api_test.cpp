@@ -75,6 +75,10 @@ TEST_F(CApi, TensorsAreToldInTheSizesOfAShape) {
   sizes[1] = 5;
   EXPECT_EQ(att_runtime_tell_tensors(runtime_, kernel_, &kSquare, &without, 1), ATT_BAD_INPUT);
   EXPECT_THAT(att_last_error(), HasSubstr("`doc` is null"));
+  // As a launch of it, an empty batch needs none of them.
+  constexpr att_shape kEmpty = {0, 2, 1, 5, 5};
+  EXPECT_EQ(att_runtime_tell_tensors(runtime_, kernel_, &kEmpty, &without, 1), ATT_OK)
+      << att_last_error();
   EXPECT_EQ(att_runtime_tell_tensors(nullptr, kernel_, &kSquare, &view, 1), ATT_BAD_INPUT);
   EXPECT_EQ(att_runtime_tell_tensors(runtime_, nullptr, &kSquare, &view, 1), ATT_BAD_INPUT);
 }
