@@ -1,6 +1,5 @@
 #include "cache/overlay.hpp"
 
-#include <fmt/format.h>
 #include <sys/stat.h>
 
 #include <atomic>
@@ -10,6 +9,7 @@
 #include <optional>
 #include <tuple>
 
+#include "cache/warning.hpp"
 #include "cache/winner.hpp"
 
 namespace attune {
@@ -166,11 +166,7 @@ class FileOverlay final : public Overlay {
   void add(const std::string& path, const StoreOptions& options) {
     Layer& layer = layers_.emplace_back(path, options);
     if (open(layer) != nullptr) return;
-    if (options.warn) {
-      options.warn({.id = layer.problem_id, .message = layer.problem});
-    } else {
-      fmt::print(stderr, "attune: warning: {} [{}]\n", layer.problem, layer.problem_id);
-    }
+    cache::give_warning(options, {.id = layer.problem_id, .message = layer.problem});
   }
 
   static Store* open(Layer& layer) {

@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cstdio>
 #include <utility>
 
 #include "cache/maintenance.hpp"
 #include "cache/salvage.hpp"
 #include "cache/versions.hpp"
+#include "cache/warning.hpp"
 
 namespace attune::cache {
 namespace {
@@ -36,11 +36,7 @@ Error from_the_future(const std::string& path, int version) {
 
 void StoreFile::say(const Error& error) const {
   health_.last_warning = error.message;
-  if (options_.warn) {
-    options_.warn(error);
-  } else {
-    fmt::print(stderr, "attune: warning: {} [{}]\n", error.message, error.id);
-  }
+  give_warning(options_, error);
 }
 
 Status StoreFile::check_code() const {

@@ -1,10 +1,36 @@
 #include "cli/command_line.hpp"
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <sstream>
+#include <system_error>
 #include <type_traits>
 
 namespace attune::cli {
+
+namespace {
+
+// A script's variable that holds nothing is no wish for the default.
+std::string not_empty(const std::string& word) { return word.empty() ? "is empty" : ""; }
+
+template <typename Value>
+constexpr bool is_whole = std::is_integral_v<Value> && !std::is_same_v<Value, bool>;
+template <>
+constexpr bool is_whole<std::optional<std::uint64_t>> = true;
+
+// The library takes 010 for 8, and of numbers without sign -1 and what does not fit.
+template <typename Value>
+std::string decimal(std::string& word) {
+  std::conditional_t<std::is_integral_v<Value>, Value, std::uint64_t> number{};
+  const char* end = word.data() + word.size();
+  const auto [stop, problem] = std::from_chars(word.data(), end, number);
+  if (problem == std::errc::result_out_of_range) return word + " is too large";
+  if (problem != std::errc() || stop != end) return "`" + word + "` is not a whole number";
+  word = std::to_string(number);
+  return "";
+}
+
+}  // namespace
 
 CommandLine::CommandLine(const std::string& program, const std::string& description)
     : app_(std::make_shared<CLI::App>(description, program)) {}
@@ -40,6 +66,10 @@ void CommandLine::option(const std::string& names, Value& value, const std::stri
   if constexpr (std::is_same_v<Value, std::vector<std::string>>) {
     if (rules.exactly_one) option->expected(1);
     if (rules.commas) option->delimiter(',')->allow_extra_args(false);
+  }
+  if constexpr (std::is_same_v<Value, std::string>) option->check(not_empty);
+  if constexpr (is_whole<Value>) {
+    option->transform(CLI::Validator(decimal<Value>, ""));
   }
   if (rules.range) option->check(CLI::Range(rules.range->least, rules.range->most));
   if (rules.show_default) option->capture_default_str();

@@ -1,5 +1,10 @@
 // The command: finds the subcommand, runs it, and turns its outcome into an exit code.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <exception>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -21,6 +26,16 @@ std::vector<char*> words_of(int argc, char** argv) {
     words[1] = version;
   }
   return words;
+}
+
+// A descriptor that the caller left closed would be that of the next file which is opened, and what
+// is said would be written into that file. Reading and writing fail as they would have.
+void occupy_standard_streams() {
+  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(stream, F_GETFD) >= 0) continue;
+    // The lowest number is free: this one. It serves the way that the stream is not used.
+    if (open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY) != stream) return;
+  }
 }
 
 ExitCode main(int argc, char** argv) {
@@ -71,4 +86,13 @@ ExitCode main(int argc, char** argv) {
 }  // namespace
 }  // namespace attune::cli
 
-int main(int argc, char** argv) { return attune::cli::main(argc, argv); }
+int main(int argc, char** argv) {
+  attune::cli::occupy_standard_streams();
+  try {
+    return attune::cli::main(argc, argv);
+  } catch (const std::exception& problem) {  // no memory, no thread
+    return attune::cli::fail({.id = "exhausted",
+                              .message = std::string("cannot go on: ") + problem.what(),
+                              .hint = "memory or threads may be short"});
+  }
+}

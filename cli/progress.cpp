@@ -24,6 +24,12 @@ std::string bar(double fraction) {
   return cells + std::string(static_cast<std::size_t>(kBarCells - used), ' ');
 }
 
+// What stderr does not take, which may be closed or on a full disk, is lost: no reason to end.
+void say(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
 std::size_t columns() {
   winsize size = {};
   const bool known = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
@@ -58,7 +64,7 @@ void Progress::update(int done, int total, std::string_view text) {
     started_ = total > 0;
     ended_ = total > 0 && done >= total;
     last_ = now;
-    fmt::print(stderr, "{}: {}/{} {}\n", title_, done, total, text);
+    say(fmt::format("{}: {}/{} {}\n", title_, done, total, text));
     return;
   }
   // Ten times a second is as smooth as a person sees; a new stage, the text's first word, is shown
@@ -71,15 +77,13 @@ void Progress::update(int done, int total, std::string_view text) {
   std::string rest = fmt::format("{:>3.0f} % {}/{} {}", fraction * 100, done, total, text);
   const std::size_t taken = title_.size() + kBarCells + 4;
   rest = rest.substr(0, std::max<std::size_t>(columns(), taken + 12) - taken);
-  fmt::print(stderr, "\r\033[K{} │{}│ {}", title_, bar(fraction), rest);
-  std::fflush(stderr);
+  say(fmt::format("\r\033[K{} │{}│ {}", title_, bar(fraction), rest));
   drawn_ = true;
 }
 
 void Progress::clear() {
   if (!drawn_) return;
-  fmt::print(stderr, "\r\033[K");
-  std::fflush(stderr);
+  say("\r\033[K");
   drawn_ = false;
 }
 

@@ -236,6 +236,9 @@ Status fill_append_params(const AppendChoice& choice, const att_append_args& arg
   ATT_CHECK(fill_queries(choice.kernel, args, params));
   ATT_CHECK(fill_cache(choice.kernel, args, params));
   ATT_CHECK(fill_angles(choice, args, params));
+  Places written = {{"k_cache", args.k_cache}, {"v_cache", args.v_cache}};
+  if (args.q_out != args.q) written.add({"q_out", args.q_out});
+  ATT_CHECK(check_apart(written, Places{{"q", args.q}, {"k", args.k}, {"v", args.v}}));
   params->batch = static_cast<int>(sizes.shape.batch);
   params->tokens = static_cast<int>(sizes.shape.q_len);
   params->heads = static_cast<int>(sizes.shape.heads);

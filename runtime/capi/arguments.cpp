@@ -282,8 +282,10 @@ Status fill_common(const AttentionSpec& spec, const Args& args, const ProblemSha
   params->k = args.k;
   params->v = args.v;
   take_v_from_k(spec, params);
-  if (spec.softmax_scale.at_launch && !(args.softmax_scale > 0)) {
-    return bad_argument(fmt::format("softmax_scale is {}, not above 0", args.softmax_scale));
+  if (spec.softmax_scale.at_launch &&
+      !(args.softmax_scale > 0 && std::isfinite(args.softmax_scale))) {
+    return bad_argument(
+        fmt::format("softmax_scale is {}, not above 0 and finite", args.softmax_scale));
   }
   params->softmax_scale = spec.softmax_scale.at_launch
                               ? args.softmax_scale

@@ -24,14 +24,17 @@ constexpr int kBlockRows = kColumns * kLanes;  // query rows that go through the
 constexpr int kBlocks = (plan::kTileQ + kBlockRows - 1) / kBlockRows;
 static_assert(kTileKv % kKeyRows == 0 && kV % kValueRows == 0 && kTileKv % 32 == 0, "illegal plan");
 
-// Scores stay as the products left them until the one multiply-add that feeds exp2: scaling Q
-// beforehand would round every element of it.
+// Scores stay as the products left them until they feed exp2: scaling Q beforehand would round
+// every element of it. The row's maximum is subtracted before they are multiplied by log2(e): of
+// scores of 1e10 a rounding of the product would be more than exp2 has room for, and the largest
+// score itself would not come out as 1.
 struct Scale {
   float query;  // on Q: a sign, so that the exponent's factor is positive and a maximum stays one
   float score;  // on the product, before the score function
   float
       exponent;  // on what the softmax sees: log2(e), and the scale where no score function has it
   float correction;  // relative, for what rounding took from `exponent`
+  double natural;    // on what the softmax sees, for LSE
 };
 
 constexpr float kLog2E = 1.4426950408889634f;
@@ -48,6 +51,7 @@ ATT_INLINE Scale scale_of(const ForwardParams& p) {
   made.score = spec::kHasScore ? scale : 1.0f;
   made.exponent = static_cast<float>(exact);
   made.correction = static_cast<float>(exact / made.exponent - 1.0);
+  made.natural = in_exponent ? __builtin_fabs(scale) : 1.0;
   return made;
 }
 
@@ -55,7 +59,7 @@ ATT_INLINE Scale scale_of(const ForwardParams& p) {
 struct alignas(64) Block {
   float q[kQk][kBlockRows];   // scaled
   float o[kV][kBlockRows];    // not yet divided by the sum
-  float maximum[kBlockRows];  // log2 units; -inf before the first live key
+  float maximum[kBlockRows];  // of the scores; -inf before the first live key
   float sum[kBlockRows];
   int q_idx[kBlockRows];
   int h[kBlockRows];
@@ -161,11 +165,11 @@ ATT_INLINE void softmax_tile(Block& block, const Scale& scale, int keys,
 #pragma clang loop unroll(full)
   for (int column = 0; column < kVectors; ++column) {
     const Vec old = load(&block.maximum[column * kLanes]);
-    const Vec maximum = max_skip_nan(tile_maximum[column] * scale.exponent, old);
+    const Vec maximum = max_skip_nan(tile_maximum[column], old);
     store(&block.maximum[column * kLanes], maximum);
     // A row without a live key so far: any finite base gives it zeros.
     base[column] = maximum == -kInfinity ? broadcast(0.0f) : maximum;
-    rescale[column] = exp2_nonpositive(old - base[column], scale.correction);
+    rescale[column] = exp2_nonpositive((old - base[column]) * scale.exponent, scale.correction);
     sum[column] = load(&block.sum[column * kLanes]) * rescale[column];
   }
   for (int key = 0; key < keys; ++key) {
@@ -173,7 +177,7 @@ ATT_INLINE void softmax_tile(Block& block, const Scale& scale, int keys,
     for (int column = 0; column < kVectors; ++column) {
       float* at = &s[key][column * kLanes];
       const Vec value =
-          exp2_nonpositive(load(at) * scale.exponent - base[column], scale.correction);
+          exp2_nonpositive((load(at) - base[column]) * scale.exponent, scale.correction);
       sum[column] += value;
       store(at, value);
     }
@@ -274,15 +278,15 @@ ATT_INLINE void store_block(const ForwardParams& p, const Item& item, int row0,
   for (int r = 0; r < rows; ++r) {
     const int q = block.q_idx[r];
     const int h = block.h[r];
-    float maximum = block.maximum[r];
+    double maximum = block.maximum[r] * scale_of(p).natural;
     float sum = block.sum[r];
     float factor = 1.0f;
     if (spec::kHasSink) {
-      const float logit = sink(context_of(p, item, h)) * kLog2E;
-      const float joint = logit > maximum ? logit : maximum;
-      const float base = joint == -kInfinity ? 0.0f : joint;
-      factor = __builtin_exp2f(maximum - base);
-      sum = sum * factor + __builtin_exp2f(logit - base);
+      const double logit = sink(context_of(p, item, h));
+      const double joint = logit > maximum ? logit : maximum;
+      const double base = joint == -kInfinity ? 0.0 : joint;
+      factor = __builtin_exp2f(static_cast<float>((maximum - base) * kLog2E));
+      sum = sum * factor + __builtin_exp2f(static_cast<float>((logit - base) * kLog2E));
       maximum = joint;
     }
     // Exactly 1 in the common case, so that the division is the only rounding.
@@ -292,8 +296,8 @@ ATT_INLINE void store_block(const ForwardParams& p, const Item& item, int row0,
       from_float(sum == 0.0f ? 0.0f : block.o[i][r] * numerator / sum, to[i]);
     }
     if (p.lse != nullptr) {
-      p.lse[lse_offset(p, sequence, h, q)] =
-          sum == 0.0f ? -kInfinity : (maximum + __builtin_log2f(sum)) * kLn2;
+      const double lse = maximum + __builtin_log2f(sum) * double{kLn2};
+      p.lse[lse_offset(p, sequence, h, q)] = sum == 0.0f ? -kInfinity : static_cast<float>(lse);
     }
   }
 }

@@ -19,7 +19,7 @@ ATT_INLINE float row_product(const Storage* a, const Storage* b) {
 }
 
 // Of row number `row` of [batch, heads, q_len], of packed sequences [heads, q_len]: the reference
-// of its exponentials, the LSE in log2 units, and D = rowsum(dO O) - dLSE. A row without live keys,
+// of its exponentials, the LSE, and D = rowsum(dO O) - dLSE. A row without live keys,
 // whose O, dO and dLSE may be anything, has an infinite reference, which makes its probabilities 0,
 // and D = 0. What is made of packed rows that are no sequence's nobody reads.
 ATT_INLINE void make_row_statistics(const BackwardParams& p, long long row) {
@@ -38,7 +38,7 @@ ATT_INLINE void make_row_statistics(const BackwardParams& p, long long row) {
   const float product =
       row_product(static_cast<const Storage*>(p.o) + query_offset(sequence, p.o_stride, h, q),
                   static_cast<const Storage*>(p.d_o) + query_offset(sequence, p.d_o_stride, h, q));
-  p.row_references[row] = lse * kLog2E;
+  p.row_references[row] = lse;
   p.row_deltas[row] = p.d_lse == nullptr ? product : product - p.d_lse[lse_row];
 }
 

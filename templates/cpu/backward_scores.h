@@ -37,7 +37,7 @@ ATT_INLINE float keep_scale(const ForwardParams& p) {
                                   : spec::kDropoutKeepScale;
 }
 
-// Products to scores in log2 units, those of dead elements -inf, and slopes. Full tiles without a
+// Products to scores, those of dead elements -inf, and slopes. Full tiles without a
 // score function do without.
 template <Lanes kOf, bool kMasked>
 static __attribute__((noinline)) void modify_tile(const Context& of, const Box& box, int width,
@@ -64,7 +64,6 @@ static __attribute__((noinline)) void modify_tile(const Context& of, const Box& 
         value = both.score;
         if (!kScoreGradIsOne) slope[lane] = both.gradient;
       }
-      value *= kLog2E;
       if (kMasked) {
         const bool live = kv_idx < c.kv_len && (!spec::kHasMask || mask(c, q_idx, kv_idx));
         value = live ? value : -kInfinity;
@@ -90,7 +89,8 @@ ATT_INLINE void row_number(const float* numbers, int row, Vec (&of)[kVectors]) {
   }
 }
 
-// Products times `factor` to P.
+// Products times `factor` to P. Of scores of 1e10 one that is rounded otherwise than the forward
+// pass did lies far above LSE: P is at most 1, and what exp2 has no room for must not come of it.
 template <Lanes kOf, int kVectors>
 ATT_INLINE void probabilities(const float* references, float factor, int rows, ScoreTile& s) {
   Vec reference[kVectors];
@@ -100,7 +100,8 @@ ATT_INLINE void probabilities(const float* references, float factor, int rows, S
 #pragma clang loop unroll(full)
     for (int column = 0; column < kVectors; ++column) {
       float* const at = &s[row][column * kLanes];
-      store(at, exp2_nonpositive(load(at) * factor - reference[column]));
+      const Vec exponent = (load(at) * factor - reference[column]) * kLog2E;
+      store(at, exp2_nonpositive(exponent > 1.0f ? broadcast(1.0f) : exponent));
     }
   }
 }

@@ -81,7 +81,7 @@ static __attribute__((noinline)) void add_tile(const BackwardParams& p, const Co
   const int padded = tile_count(box.rows, kRowsOfScores) * kRowsOfScores;
   multiply<kRowsOfScores, kVectors>(tile.x.data, tile.x.stride, &block.x[0][0], kBlockLanes, kQk,
                                     &scratch.p[0][0], kBlockLanes, padded);
-  float factor = softmax_scale(c.params) * kLog2E;
+  float factor = softmax_scale(c.params);
   if (tile.masked || spec::kHasScore) {
     const auto modify = tile.masked ? modify_tile<kOf, true> : modify_tile<kOf, false>;
     modify(c, box, kVectors * kLanes, scratch.p, scratch.slopes, scratch.products);

@@ -36,7 +36,7 @@ ATT_INLINE KvBounds keys_of_fixed(int piece, const KvBounds& all) {
   return {static_cast<int>(begin) + skipped, end};
 }
 
-// What pieces found: O is not divided yet, the maximum is in log2 units.
+// What pieces found: O is not divided yet, the maximum is that of the scores.
 struct Found {
   float o[kV][kBlockRows];
   float maximum[kBlockRows], sum[kBlockRows];
@@ -61,16 +61,16 @@ ATT_INLINE void copy(const From& from, To& to) {
 }
 
 // Adds the next piece's. A function of its own, so that roundings are the same wherever this is
-// done. `correction`: as in exp2_nonpositive.
+// done.
 static __attribute__((noinline)) void fold(Found& into, const float (&o)[kV][kBlockRows],
                                            const float (&its_maximum)[kBlockRows],
-                                           const float (&its_sum)[kBlockRows], float correction) {
+                                           const float (&its_sum)[kBlockRows], const Scale& scale) {
   for (int r = 0; r < kBlockRows; r += kLanes) {
     const Vec old = load(&into.maximum[r]), its = load(&its_maximum[r]);
     const Vec joint = max_skip_nan(its, old);
     const Vec base = joint == -kInfinity ? broadcast(0.0f) : joint;
-    const Vec before = exp2_nonpositive(old - base, correction);
-    const Vec after = exp2_nonpositive(its - base, correction);
+    const Vec before = exp2_nonpositive((old - base) * scale.exponent, scale.correction);
+    const Vec after = exp2_nonpositive((its - base) * scale.exponent, scale.correction);
     store(&into.maximum[r], joint);
     store(&into.sum[r], load(&into.sum[r]) * before + load(&its_sum[r]) * after);
     for (int i = 0; i < kV; ++i) {
@@ -83,7 +83,7 @@ static __attribute__((noinline)) void fold(Found& into, const float (&o)[kV][kBl
 // comes last, and `totals` has what all of them found together.
 ATT_INLINE bool merge_fixed_pieces(const ForwardParams& p, const FixedPieces& own, int blocks,
                                    const Block (&found)[kBlocks], Found (&totals)[kBlocks],
-                                   float correction) {
+                                   const Scale& scale) {
   const PieceLists& lists = static_cast<const PackedParams&>(p).pieces;
   Found* const results =
       reinterpret_cast<Found*>(lists.rows) + static_cast<long long>(own.item) * own.count * kBlocks;
@@ -97,7 +97,7 @@ ATT_INLINE bool merge_fixed_pieces(const ForwardParams& p, const FixedPieces& ow
   for (int i = 0; i < blocks; ++i) {
     for (int piece = 0; piece < own.count; ++piece) {
       const Found& result = results[piece * kBlocks + i];
-      fold(totals[i], result.o, result.maximum, result.sum, correction);
+      fold(totals[i], result.o, result.maximum, result.sum, scale);
     }
   }
   return true;

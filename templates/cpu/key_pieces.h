@@ -37,17 +37,17 @@ ATT_INLINE KvBounds keys_of(const Piece& piece, KvBounds all) {
   return {begin_of(piece.index), begin_of(piece.index + 1)};
 }
 
-// What a piece found: O is not divided yet, the maximum is in log2 units.
+// What a piece found: O is not divided yet, the maximum is that of the scores.
 struct PieceResult {
   float o[spec::kHeadDimV][kLanes];
   float maximum[kLanes], sum[kLanes];
 };
 
 // Leaves what the piece found where the others find it. True, and `block` has what all of them
-// found together, in the call that comes last. `correction`: as in exp2_nonpositive.
-template <typename Block>
+// found together, in the call that comes last.
+template <typename Block, typename Scale>
 ATT_INLINE bool merge_pieces(const ForwardParams& p, const Piece& piece, Block& block,
-                             float correction) {
+                             const Scale& scale) {
   const PieceLists& lists = static_cast<const PackedParams&>(p).pieces;
   PieceResult* const results =
       reinterpret_cast<PieceResult*>(lists.rows) + static_cast<long long>(piece.item) * piece.count;
@@ -64,8 +64,9 @@ ATT_INLINE bool merge_pieces(const ForwardParams& p, const Piece& piece, Block& 
     const PieceResult& found = results[index];
     const Vec joint = max_skip_nan(load(found.maximum), maximum);
     const Vec base = joint == -__builtin_inff() ? broadcast(0.0f) : joint;
-    const Vec before = exp2_nonpositive(maximum - base, correction);
-    const Vec after = exp2_nonpositive(load(found.maximum) - base, correction);
+    const Vec before = exp2_nonpositive((maximum - base) * scale.exponent, scale.correction);
+    const Vec after =
+        exp2_nonpositive((load(found.maximum) - base) * scale.exponent, scale.correction);
     maximum = joint;
     sum = sum * before + load(found.sum) * after;
     for (int i = 0; i < spec::kHeadDimV; ++i) {

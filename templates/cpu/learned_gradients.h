@@ -185,13 +185,13 @@ ATT_INLINE void add_to_sink_look_ups(const BackwardParams& p, const Context& c, 
 // Every query adds -exp(sink - LSE) D to the gradient of its head's sink. Sums of every eighth.
 ATT_INLINE float sink_gradient(const BackwardParams& p, const Context& c) {
   const long long first = statistic_offset(p, sequence_of(c), c.h);
-  const float logit = sink(c) * kLog2E;
+  const float logit = sink(c);
   float sums[8] = {};
   for (int q0 = 0; q0 < c.q_len; q0 += 8) {
     const int count = min_i32(8, c.q_len - q0);
     for (int i = 0; i < count; ++i) {
       const long long row = first + q0 + i;
-      sums[i] -= math_exp2(logit - p.row_references[row]) * p.row_deltas[row];
+      sums[i] -= math_exp2((logit - p.row_references[row]) * kLog2E) * p.row_deltas[row];
     }
   }
   float sum = 0.0f;

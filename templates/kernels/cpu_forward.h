@@ -43,7 +43,7 @@ static void run_item(const ForwardParams& p, const Piece& piece, const Item& ite
   }
   if constexpr (plan::kPieces > 1) {
     Block& block = scratch.blocks[0];
-    if (piece.count > 1 && !merge_pieces(p, piece, block, scale_of(p).correction)) return;
+    if (piece.count > 1 && !merge_pieces(p, piece, block, scale_of(p))) return;
   }
   for (int i = 0; i < blocks; ++i) store_block(p, item, i * kBlockRows, scratch.blocks[i]);
 }

@@ -48,7 +48,7 @@ static void run_item(const ForwardParams& p, const FixedPieces& pieces, const It
                      InvariantScratch& scratch) {
   const int blocks = (item.rows() + kBlockRows - 1) / kBlockRows;
   Block(&found)[kBlocks] = scratch.tile.blocks;
-  const float correction = scale_of(p).correction;
+  const Scale scale = scale_of(p);
   for (int i = 0; i < blocks; ++i) {
     clear(scratch.totals[i]);
     load_queries(p, item, i * kBlockRows, found[i]);
@@ -58,10 +58,10 @@ static void run_item(const ForwardParams& p, const FixedPieces& pieces, const It
     const KvBounds bounds = keys_of_fixed(piece, all);
     if (bounds.begin < bounds.end) walk_keys(p, item, bounds, blocks, scratch.tile);
     if (pieces.count > 1) {
-      if (!merge_fixed_pieces(p, pieces, blocks, found, scratch.totals, correction)) return;
+      if (!merge_fixed_pieces(p, pieces, blocks, found, scratch.totals, scale)) return;
     } else if (bounds.begin < bounds.end) {
       for (int i = 0; i < blocks; ++i) {
-        fold(scratch.totals[i], found[i].o, found[i].maximum, found[i].sum, correction);
+        fold(scratch.totals[i], found[i].o, found[i].maximum, found[i].sum, scale);
         clear(found[i]);
       }
     }

@@ -45,6 +45,10 @@ void drain(int out, std::string& out_text, int err, std::string& err_text) {
   }
 }
 
+void write_to(const std::string& file, int pipe, int stream) {
+  dup2(file.empty() ? pipe : open(file.c_str(), O_WRONLY | O_CLOEXEC), stream);
+}
+
 [[noreturn]] void become(const std::vector<std::string>& arguments, const RunOptions& options) {
   std::map<std::string, std::string> variables = {{"HOME", scratch_directory()}, {"TERM", "xterm"}};
   for (const char* kept : {"PATH", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "ASAN_OPTIONS"}) {
@@ -127,12 +131,9 @@ Outcome attune(const std::vector<std::string>& arguments, const RunOptions& opti
   const pid_t child = fork();
   if (child == 0) {
     dup2(in.read, STDIN_FILENO);
-    if (options.stdout_file.empty()) {
-      dup2(out.write, STDOUT_FILENO);
-    } else {
-      dup2(open(options.stdout_file.c_str(), O_WRONLY | O_CLOEXEC), STDOUT_FILENO);
-    }
-    dup2(err.write, STDERR_FILENO);
+    write_to(options.stdout_file, out.write, STDOUT_FILENO);
+    write_to(options.stderr_file, err.write, STDERR_FILENO);
+    if (options.no_streams) close_range(STDIN_FILENO, STDERR_FILENO, 0);
     become(arguments, options);
   }
   close(in.read);

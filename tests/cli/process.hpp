@@ -18,6 +18,8 @@ struct RunOptions {
   std::map<std::string, std::string>
       environment;            // added to a bare one: HOME is an empty directory
   std::string stdout_file;    // instead of a pipe
+  std::string stderr_file;    // likewise
+  bool no_streams = false;    // stdin, stdout and stderr are closed from the start
   bool close_stdout = false;  // the reader has gone before the first byte
   bool ignore_sigpipe = false;
   bool terminal = false;  // stdout and stderr are one pseudo-terminal; both come in `out`

@@ -108,6 +108,14 @@ INSTANTIATE_TEST_SUITE_P(
         Misuse{"BadPlan",
                {"generate", "causal", "--target", "sm_80", "--plan", "frob"},
                "plan-bad-text"},
+        Misuse{"EmptyShape", {"explain", "causal", "--target", "sm_80", "--shape", ""}, "usage"},
+        Misuse{"EmptyCache", {"cache", "ls", "--cache", ""}, "usage"},
+        Misuse{
+            "SeedBelowZero", {"explain", "causal", "--target", "sm_80", "--seed", "-1"}, "usage"},
+        Misuse{"SeedThatDoesNotFit",
+               {"explain", "causal", "--target", "sm_80", "--seed", "18446744073709551616"},
+               "usage"},
+        Misuse{"RealNumber", {"explain", "causal", "--target", "sm_80", "--head", "1.0"}, "usage"},
         Misuse{"UnknownDevice", {"tune", "causal", "--device", "tpu:0"}, "device-unknown"},
         Misuse{
             "BadShard", {"sweep", "run", "no_such_directory", "--shard", "3"}, "sweep-no-manifest"},
@@ -120,6 +128,15 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(BadInputs, ANumberOutOfRangeNamesTheRangeInShort) {
   EXPECT_THAT(attune({"tune", "causal", "--max-candidates", "0"}).err,
               HasSubstr("Value 0 not in range 1 to 1000000"));
+}
+
+TEST(Numbers, AreDecimalWithZerosInFrontToo) {
+  const auto explain = [](const char* head) {
+    return attune(
+        {"explain", "causal", "--target", "sm_80", "--shape", "heads=9,q_len=128", "--head", head});
+  };
+  EXPECT_THAT(explain("010").err, HasSubstr("head 10 "));
+  EXPECT_EQ(explain("08").code, 0);
 }
 
 TEST(Streams, ResultsOnStdoutTalkOnStderr) {
@@ -159,6 +176,27 @@ TEST(Pipes, AFullDiskIs) {
   const Outcome outcome = attune({"check", "--list"}, {.stdout_file = "/dev/full"});
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("[write-results]"));
+}
+
+TEST(Pipes, WhatStderrDoesNotTakeIsLost) {
+  const std::map<std::string, std::string> absent = {{"ATTUNE_SYSTEM_CACHE", "/no/such/file"}};
+  EXPECT_THAT(attune({"status"}, {.environment = absent}).err, HasSubstr("[cache-absent]"));
+  const Outcome outcome = attune({"status"}, {.environment = absent, .stderr_file = "/dev/full"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("/no/such/file"));
+}
+
+TEST(Pipes, TuningNeedsNoStreams) {
+  const std::string cache = scratch_directory() + "/streams.db";
+  const std::vector<std::string> tune = {
+      "tune", "causal",           "--shape", "heads=2,q_len=64", "--device",
+      "cpu",  "--max-candidates", "1",       "--cache",          cache};
+  const Outcome on_full_disk = attune(tune, {.stderr_file = "/dev/full"});
+  if (on_full_disk.code == 3) GTEST_SKIP() << "no compiler for the CPU is here";
+  EXPECT_EQ(on_full_disk.code, 0);
+  // Nobody can have the results: that is the failure, and the only one.
+  EXPECT_EQ(attune(tune, {.no_streams = true}).code, 1);
+  EXPECT_EQ(attune({"cache", "verify", "--cache", cache}).code, 0);
 }
 
 }  // namespace

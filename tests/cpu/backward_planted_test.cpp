@@ -73,7 +73,8 @@ std::vector<Fault> faults_of_keys(bool learns_bias) {
        {{"(!spec::kHasMask || mask(c, q_idx, kv_idx))",
          "(!spec::kHasMask || mask(c, q_idx - 1, kv_idx))"}}},
       {"the gradient of the sinks forgotten",
-       {{"sums[i] -= math_exp2(logit - p.row_references[row]) * p.row_deltas[row];", ""}}},
+       {{"sums[i] -= math_exp2((logit - p.row_references[row]) * kLog2E) * p.row_deltas[row];",
+         ""}}},
   };
   if (learns_bias) {
     faults.push_back({"dbias of a tile left out",

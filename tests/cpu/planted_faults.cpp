@@ -12,8 +12,7 @@ constexpr const char* kLoadV = "Cache::v_rows(p, item, k0, keys, keys, scratch.v
 constexpr const char* kMask = "(!spec::kHasMask || mask(c, q_idx, kv_idx))";
 constexpr const char* kStoreO =
     "from_float(sum == 0.0f ? 0.0f : block.o[i][r] * numerator / sum, to[i])";
-constexpr const char* kStoreLse =
-    "sum == 0.0f ? -kInfinity : (maximum + __builtin_log2f(sum)) * kLn2";
+constexpr const char* kStoreLse = "sum == 0.0f ? -kInfinity : static_cast<float>(lse)";
 constexpr const char* kRowOfO = "query_offset(sequence, p.o_stride, h, q);";
 
 }  // namespace

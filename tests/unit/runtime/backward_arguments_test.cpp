@@ -161,7 +161,8 @@ TEST_F(BackwardArguments, WhatIsLearnedLiesApart) {
 // An allocator that hands out addresses in a row gives no bytes the address of what comes next.
 // Kernels tell large scores from small ones by its sign.
 TEST_F(BackwardArguments, AScaleIsAboveZero) {
-  for (const float scale : {0.0f, -0.5f, std::numeric_limits<float>::quiet_NaN()}) {
+  for (const float scale : {0.0f, -0.5f, std::numeric_limits<float>::quiet_NaN(),
+                            std::numeric_limits<float>::infinity()}) {
     args_.softmax_scale = scale;
     EXPECT_FALSE(fill().ok()) << scale;
   }

@@ -114,6 +114,9 @@ TEST_F(CApiAppend, ArgumentsAreChecked) {
   refused("strides give two elements one address: `q`", [](auto& a) { a.q_strides = {0, 8, 8}; });
   refused("`q_out` is `q`, and its strides are others",
           [](auto& a) { a.q_out_strides = {0, 24, 8}; });
+  refused("`k_cache` lies where `v_cache` does", [](auto& a) { a.v_cache = a.k_cache; });
+  refused("`k_cache` lies where `k` does", [&](auto& a) { a.k = a.k_cache; });
+  refused("`q_out` lies where `v` does", [&](auto& a) { a.q_out = v_.data(); });
   refused("`layout` is 4", [](auto& a) { a.layout = 4; });
   refused("`cu_q` is null", [](auto& a) { a.cu_q = nullptr; });
   refused("`used_kv` is null", [](auto& a) { a.used_kv = nullptr; });
