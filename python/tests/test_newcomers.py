@@ -1,6 +1,7 @@
 """Programs of people who come from another library's attention: each works, or is told what to do."""
 
 import copy
+import functools
 import pickle
 import subprocess
 import sys
@@ -327,3 +328,55 @@ def test_tensors_that_no_kernel_takes_are_told(qkv):
     none = torch.randn(BATCH, 0, LENGTH, DIM)
     with pytest.raises(ValueError, match="Hq=0"):
         flex(none, none, none)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        (lambda q, k, v: ((q, k, v[:, :, 1:]), {}), ValueError, "one length of key and value"),
+        (lambda q, k, v: ((q, k, v[:, :1]), {"enable_gqa": True}), ValueError, "one number of heads"),
+        (lambda q, k, v: ((q.numpy(), k.numpy(), v.numpy()), {}), TypeError, "query is a ndarray, no torch tensor"),
+        (lambda q, k, v: ((q, None, v), {}), TypeError, "key is a NoneType"),
+        (lambda q, k, v: ((q, k, v), {"scale": "0.5"}), TypeError, "scale is a str"),
+        (lambda q, k, v: ((q, k, v, lambda score, b: score), {}), TypeError, r"takes \(score, b\)"),
+        (lambda q, k, v: ((q, k, v, lambda *_: None), {"strict": True}), attune_torch.Untranslatable, "no `return`"),
+        (lambda q, k, v: ((x.double().requires_grad_() for x in (q, k, v)), {}), NotImplementedError, r"float64"),
+    ],
+)
+def test_what_flex_attention_cannot_take_is_told(change, error, says, qkv):
+    """By name, and each time: of a fall-back one warning tells why, and what torch says next tells nothing of it."""
+    for _ in range(2):
+        given, named = change(*(x.transpose(1, 2) for x in qkv))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="attune falls back to torch's flex_attention: attention in torch.float64")
+            with pytest.raises(error, match=says):
+                attune_torch.flex_attention(*given, **named)
+
+
+def test_a_wrapper_takes_what_it_takes(qkv):
+    """Not what the function in it does."""
+
+    @functools.wraps(lambda score: score)
+    def wrapper(*args):
+        return args[0] * 2
+
+    given = [x.transpose(1, 2) for x in qkv]
+    found = attune_torch.flex_attention(*given, wrapper, strict=True)
+    torch.testing.assert_close(found, attune_torch.flex_attention(*given, scale=2 * DIM**-0.5))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_jit_is_refused(qkv):
+    """At first, and where calls that are made again go to their launches without torch's operators."""
+    turned = [x.transpose(1, 2).contiguous() for x in qkv]
+    spec = attune.Spec("causal", dtype="fp32", head_dim=DIM)
+    for call, given in (
+        (lambda *given: attune.attention(*given, mask="causal"), qkv),
+        (lambda *given: attune.attention(*given, spec=spec), qkv),
+        (lambda *given: attune_torch.flex_attention(*given), turned),
+    ):
+        for calls in (0, 4):
+            for _ in range(calls):
+                call(*given)
+            with pytest.raises(attune.UnsupportedError, match=r"torch\.export"):
+                torch.jit.trace(call, tuple(given))

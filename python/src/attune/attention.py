@@ -137,7 +137,9 @@ def attention(
         )  # fmt: skip
     if torch is not None and isinstance(q, torch.Tensor) and not torch.compiler.is_dynamo_compiling():
         from attune.torch._negative import all_resolved, resolved
+        from attune.torch._transforms import refuse_jit
 
+        refuse_jit()
         q, k, v, scales = resolved(q), resolved(k), resolved(v), dict(all_resolved(scales))
         tensors = all_resolved(tensors) if tensors else tensors
     if torch is not None and runtime is None and _are_tensors(torch, q, k, v, tensors):

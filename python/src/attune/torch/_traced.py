@@ -80,7 +80,7 @@ class Symbolic:
         raise Untranslatable(_BRANCH)
 
     def __index__(self) -> NoReturn:
-        raise Untranslatable("a traced value as a Python int: `range`, or an index into a list")
+        raise Untranslatable("a traced value as a Python int: `range`, or an index into a list, of which make a tensor")
 
     def __int__(self) -> NoReturn:
         raise Untranslatable("`int` of a traced value")

@@ -76,7 +76,10 @@ class Trace(TorchFunctionMode):
         arguments = ([score] if score is not None else []) + list(self._indices.values())
         try:
             with self:
-                return self.expression_of(function(*(Traced(self, argument) for argument in arguments)))
+                found = function(*(Traced(self, argument) for argument in arguments))
+                if found is None:
+                    raise Untranslatable("no `return`: it gave None")
+                return self.expression_of(found)
         except Untranslatable as problem:
             raise Untranslatable(f"{what} uses {problem}") from None
         except Exception as problem:

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.autograd import forward_ad
 
-from attune._errors import BadInputError
+from attune._errors import BadInputError, UnsupportedError
 from attune._structs import Layout
 from attune.spec import Spec
 from attune.torch._plans import variant_of
@@ -55,6 +55,12 @@ def refuse_tangents_of_a_graph() -> None:
     """What makes tangents is there while Dynamo traces it; of the graph's tensors nothing tells of them."""
     if forward_ad._current_level >= 0:
         raise NotImplementedError(_FORWARD_MODE)
+
+
+def refuse_jit() -> None:
+    """Raises UnsupportedError where torch.jit.trace records: it sees no launch, and gives sizes as tensors."""
+    if torch._C._get_tracing_state() is not None:
+        raise UnsupportedError("attention under torch.jit.trace", "torch.compile and torch.export take it into their graphs")
 
 
 def refuse_unlearned(spec: Spec, tensors: Sequence[torch.Tensor]) -> None:
