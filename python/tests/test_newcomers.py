@@ -371,12 +371,36 @@ def test_jit_is_refused(qkv):
     turned = [x.transpose(1, 2).contiguous() for x in qkv]
     spec = attune.Spec("causal", dtype="fp32", head_dim=DIM)
     for call, given in (
-        (lambda *given: attune.attention(*given, mask="causal"), qkv),
-        (lambda *given: attune.attention(*given, spec=spec), qkv),
-        (lambda *given: attune_torch.flex_attention(*given), turned),
+        (lambda *arrays: attune.attention(*arrays, mask="causal"), qkv),
+        (lambda *arrays: attune.attention(*arrays, spec=spec), qkv),
+        (lambda *arrays: attune_torch.flex_attention(*arrays), turned),
     ):
         for calls in (0, 4):
             for _ in range(calls):
                 call(*given)
             with pytest.raises(attune.UnsupportedError, match=r"torch\.export"):
                 torch.jit.trace(call, tuple(given))
+
+
+def test_too_much_that_learns_is_told_with_the_way_out(qkv):
+    """A network over distances, at each pair of positions; and in a table, through which its gradient goes on."""
+    q, k, v = (x.transpose(1, 2) for x in qkv)
+    weights = torch.randn(3, 6, requires_grad=True)
+
+    def network(distance):
+        return (torch.relu(weights[0] * distance + weights[1]) * weights[2]).sum(-1)
+
+    with pytest.raises(attune.BadInputError, match="18 different look-ups.*at most 16") as caught:
+        attune_torch.flex_attention(
+            q, k, v, lambda score, b, h, q_idx, kv_idx: score + network((q_idx - kv_idx).abs()), strict=True
+        )
+    assert "as a table" in caught.value.hint
+    table = network(torch.arange(LENGTH)[:, None])
+    found = attune_torch.flex_attention(
+        q, k, v, lambda score, b, h, q_idx, kv_idx: score + table[(q_idx - kv_idx).abs()], strict=True
+    )
+    back = (torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)).abs()
+    wanted = scaled_dot_product_attention(q, k, v, network(back[..., None]).expand(BATCH, HEADS, -1, -1))
+    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+    mine, others = (torch.autograd.grad(o.square().sum(), weights)[0] for o in (found, wanted))
+    torch.testing.assert_close(mine, others, atol=1e-3, rtol=1e-3)

@@ -190,16 +190,15 @@ def _implementation(model: PreTrainedModel, requested_attention: str | None, *ar
     """What transformers asks of a model that is made, the parts of another one too. Models of its own that compute
     attention by themselves know nothing of implementations that are registered: they keep what they have."""
     kind = type(model)
-    if requested_attention == NAME and kind.__module__.startswith("transformers.models."):
-        if not kind._can_set_attn_implementation():
-            requested_attention = "sdpa" if kind._supports_sdpa else "eager"
-            if kind not in _told:
-                _told.add(kind)
-                _advice.warn(
-                    f"{kind.__name__} computes attention by itself, and asks no implementation: it keeps "
-                    f'"{requested_attention}"'
-                    + (", which is attune's after attune.torch.activate_sdpa()" if kind._supports_sdpa else "")
-                )
+    is_of_theirs = kind.__module__.startswith("transformers.models.")
+    if requested_attention == NAME and is_of_theirs and not kind._can_set_attn_implementation():
+        requested_attention = "sdpa" if kind._supports_sdpa else "eager"
+        if kind not in _told:
+            _told.add(kind)
+            _advice.warn(
+                f'{kind.__name__} computes attention by itself, and asks no implementation: it keeps "{requested_attention}"'
+                + (", of which attune.torch.activate_sdpa() takes what torch fuses" if kind._supports_sdpa else "")
+            )
     return _of_transformers(model, requested_attention, *args, **kwargs)
 
 
