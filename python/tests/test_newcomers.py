@@ -88,9 +88,7 @@ def test_advice_is_right(qkv):
             by_definition(lambda s: 0.5 * torch.tanh(s / 0.5), every),
         ),
         (
-            attune.attention(
-                *qkv, score="score - slope[h] * abs(kv_idx - q_pos)", tensors={"slope": slopes}
-            ),
+            attune.attention(*qkv, score="score - slope[h] * abs(kv_idx - q_pos)", tensors={"slope": slopes}),
             by_definition(lambda s: s - slopes[:, None, None] * back.abs(), every),
         ),
         (
@@ -247,7 +245,10 @@ def test_workers_that_are_forked_after_a_call(qkv):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of Python, about threads
         found = list(torch.utils.data.DataLoader(Dataset(qkv), num_workers=2, batch_size=None))
-    assert all(torch.equal(each, attune.attention(*qkv, mask=f"causal and kv_idx != {at + 20}")) for at, each in enumerate(found))
+    assert all(
+        torch.equal(each, attune.attention(*qkv, mask=f"causal and kv_idx != {at + 20}"))
+        for at, each in enumerate(found)
+    )
 
 
 def test_names_are_found_or_told():
@@ -282,7 +283,9 @@ def test_a_missing_batch_is_told(qkv):
     with pytest.raises(attune.BadInputError, match="expand"):
         attune.attention(q, k[:1], v[:1])
     expanded = [x[:1].expand(BATCH, -1, -1, -1) for x in (k, v)]
-    torch.testing.assert_close(attune.attention(q, *expanded, mask="causal"), causal(q, *expanded), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        attune.attention(q, *expanded, mask="causal"), causal(q, *expanded), atol=1e-4, rtol=1e-4
+    )
 
 
 def test_a_table_that_is_too_short_is_told(qkv):
@@ -315,7 +318,9 @@ def test_functions_in_each_others_places_are_told(qkv):
         attune_torch.flex_attention(*given, mask_mod)
     with pytest.raises(TypeError, match="say score_mod="):
         attune_torch.flex_attention(*given, mask_mod=score_mod)
-    out = attune_torch.flex_attention(*given, lambda *args: score_mod(*args), mask_mod=lambda *args: mask_mod(*args), strict=True)
+    out = attune_torch.flex_attention(
+        *given, lambda *args: score_mod(*args), mask_mod=lambda *args: mask_mod(*args), strict=True
+    )
     torch.testing.assert_close(out, attune_torch.flex_attention(*given, score_mod, mask_mod=mask_mod, strict=True))
 
 
@@ -348,7 +353,9 @@ def test_what_flex_attention_cannot_take_is_told(change, error, says, qkv):
     for _ in range(2):
         given, named = change(*(x.transpose(1, 2) for x in qkv))
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="attune falls back to torch's flex_attention: attention in torch.float64")
+            warnings.filterwarnings(
+                "ignore", message="attune falls back to torch's flex_attention: attention in torch.float64"
+            )
             with pytest.raises(error, match=says):
                 attune_torch.flex_attention(*given, **named)
 
@@ -390,7 +397,7 @@ def test_too_much_that_learns_is_told_with_the_way_out(qkv):
     def network(distance):
         return (torch.relu(weights[0] * distance + weights[1]) * weights[2]).sum(-1)
 
-    with pytest.raises(attune.BadInputError, match="18 different look-ups.*at most 16") as caught:
+    with pytest.raises(attune.BadInputError, match=r"18 different look-ups.*at most 16") as caught:
         attune_torch.flex_attention(
             q, k, v, lambda score, b, h, q_idx, kv_idx: score + network((q_idx - kv_idx).abs()), strict=True
         )

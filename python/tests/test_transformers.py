@@ -325,7 +325,9 @@ def test_a_model_that_asks_no_implementation_keeps_its_own_and_says_so(config, k
     make = AutoModel.from_config
     wanted = make(copy.deepcopy(config), attn_implementation=kept)
     plug._told.clear()
-    with pytest.warns(UserWarning, match=f'{type(wanted).__name__} computes attention by itself.* keeps "{kept}"') as told:
+    with pytest.warns(
+        UserWarning, match=f'{type(wanted).__name__} computes attention by itself.* keeps "{kept}"'
+    ) as told:
         found = make(copy.deepcopy(config), attn_implementation="attune")
         make(copy.deepcopy(config), attn_implementation="attune")
     assert len(told) == 1 and ("activate_sdpa" in str(told[0].message)) == (kept == "sdpa")

@@ -32,7 +32,11 @@ def _check_arguments(name: str, function: Any) -> None:
     if function is None or _takes(function, _ARGUMENTS[name]):
         return
     other = "mask_mod" if name == "score_mod" else "score_mod"
-    takes = f"what a {other} does: say {other}=" if _takes(function, _ARGUMENTS[other]) else str(inspect.signature(function))
+    takes = (
+        f"what a {other} does: say {other}="
+        if _takes(function, _ARGUMENTS[other])
+        else str(inspect.signature(function))
+    )
     raise TypeError(f"{name} is called with ({_ARGUMENTS[name]}), and this one takes {takes}")
 
 
@@ -57,7 +61,9 @@ def check_operands(
     """What torch refuses is refused here, in its words, and what it fails at."""
     for name, operand in (("query", query), ("key", key), ("value", value)):
         if not isinstance(operand, torch.Tensor):
-            raise TypeError(f"{name} is a {type(operand).__name__}, no torch tensor; attune.attention takes other arrays")
+            raise TypeError(
+                f"{name} is a {type(operand).__name__}, no torch tensor; attune.attention takes other arrays"
+            )
     if isinstance(scale, str):
         raise TypeError("scale is a str, no number")
     if query.is_nested or key.is_nested or value.is_nested:

@@ -173,7 +173,7 @@ def _add_operators() -> None:
 
         setattr(Symbolic, f"__r{dunder}__" if swapped else f"__{dunder}__", method)
 
-    for dunder in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift", "matmul"):
+    for dunder in "add sub mul truediv floordiv mod pow and or xor lshift rshift matmul".split():
         add(dunder)
         add(dunder, swapped=True)
     for dunder in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert"):

@@ -99,7 +99,12 @@ def flex_attention(
             scale = scale.item()  # a call is found by what it says; a tensor is the same with another value
     met: Seen | None = None
     says: tuple[Any, ...] = ()
-    if return_aux is None and sink is None and not torch.compiler.is_dynamo_compiling() and forward_ad._current_level < 0:
+    if (
+        return_aux is None
+        and sink is None
+        and not torch.compiler.is_dynamo_compiling()
+        and forward_ad._current_level < 0
+    ):
         met = _meet(score_mod, block_mask, mask_mod)
         if met is not None:
             says = (
@@ -153,11 +158,31 @@ def flex_attention(
             if strict or dropout or sink is not None or mask_mod is not None:
                 raise NotImplementedError("max_scores is asked for, which Attune's kernels do not give")
             return _of_torch(
-                query, key, value, score_mod, block_mask, scale, enable_gqa, False, kernel_options, return_aux=return_aux
+                query,
+                key,
+                value,
+                score_mod,
+                block_mask,
+                scale,
+                enable_gqa,
+                False,
+                kernel_options,
+                return_aux=return_aux,
             )
         seed = _dropout.draw_tensor(query.device) if dropout else None
         out, lse = trace_call(
-            query, key, value, score_mod, whole_mask, scale, kernel_options, wants_lse, strict, dropout, seed, sink,
+            query,
+            key,
+            value,
+            score_mod,
+            whole_mask,
+            scale,
+            kernel_options,
+            wants_lse,
+            strict,
+            dropout,
+            seed,
+            sink,
             precision,
         )
         if return_aux is not None:
@@ -183,10 +208,20 @@ def flex_attention(
         aux = torch_flex.AuxRequest(lse=True) if return_lse else return_aux
         try:
             result: Any = _of_torch(
-                query, key, value, score_mod, block_mask, scale, enable_gqa, kernel_options=kernel_options, return_aux=aux
+                query,
+                key,
+                value,
+                score_mod,
+                block_mask,
+                scale,
+                enable_gqa,
+                kernel_options=kernel_options,
+                return_aux=aux,
             )
         except NotImplementedError as of_torch:  # on CPUs it has no backward pass
-            raise NotImplementedError(f"{of_torch}\nIt is torch's that was called, for attune's has not: {reason}") from reason
+            raise NotImplementedError(
+                f"{of_torch}\nIt is torch's that was called, for attune's has not: {reason}"
+            ) from reason
         return (result[0], result[1].lse) if return_lse else result
     if return_aux is not None:
         return out, torch_flex.AuxOutput(lse=lse if wants_lse else None, max_scores=None)

@@ -196,7 +196,8 @@ def _implementation(model: PreTrainedModel, requested_attention: str | None, *ar
         if kind not in _told:
             _told.add(kind)
             _advice.warn(
-                f'{kind.__name__} computes attention by itself, and asks no implementation: it keeps "{requested_attention}"'
+                f"{kind.__name__} computes attention by itself, and asks no implementation: it keeps "
+                f'"{requested_attention}"'
                 + (", of which attune.torch.activate_sdpa() takes what torch fuses" if kind._supports_sdpa else "")
             )
     return _of_transformers(model, requested_attention, *args, **kwargs)
