@@ -411,3 +411,21 @@ def test_too_much_that_learns_is_told_with_the_way_out(qkv):
     torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
     mine, others = (torch.autograd.grad(o.square().sum(), weights)[0] for o in (found, wanted))
     torch.testing.assert_close(mine, others, atol=1e-3, rtol=1e-3)
+
+
+def test_functions_that_ask_for_tensors_take_the_branch_of_tensors(qkv):
+    given = [x.transpose(1, 2) for x in qkv]
+    plain, twice = attune_torch.flex_attention(*given), attune_torch.flex_attention(*given, scale=2 * DIM**-0.5)
+
+    def asks_torch(score, b, h, q_idx, kv_idx):
+        return score * 2 if torch.is_tensor(score) and not isinstance(q_idx, int) else score
+
+    def asks_python(score, b, h, q_idx, kv_idx):
+        return score * 2 if isinstance(score, torch.Tensor) else score
+
+    assert not torch.allclose(plain, twice)
+    torch.testing.assert_close(attune_torch.flex_attention(*given, asks_torch, strict=True), twice)
+    with pytest.raises(attune_torch.Untranslatable, match=r"say torch\.is_tensor"):
+        attune_torch.flex_attention(*given, asks_python, strict=True)
+    with pytest.warns(UserWarning, match="say torch.is_tensor"):
+        torch.testing.assert_close(attune_torch.flex_attention(*given, asks_python), twice, atol=1e-5, rtol=1e-4)
