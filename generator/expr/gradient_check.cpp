@@ -59,9 +59,12 @@ std::optional<GradientProblem> gradient_problem(const Expr& mask, const Expr& sc
     const auto look_ups = grad_look_ups(e, environment);
     if (look_ups.size() <= kMaxGradLookUps) continue;
     return GradientProblem{
-        .message = fmt::format("more than {} different look-ups of tensors that are to learn",
-                               kMaxGradLookUps),
-        .hint = "put what belongs together into one tensor and compute the index",
+        .message = fmt::format("{} different look-ups of tensors that are to learn: at most {}",
+                               look_ups.size(), kMaxGradLookUps),
+        .hint =
+            "put what belongs together into one tensor and compute the index; compute what "
+            "depends on a distance or on one position outside, as a table with an entry for "
+            "each, and look that up: the gradient goes on from there",
         .span = look_ups[kMaxGradLookUps]->span};
   }
   const auto of_score = look_up_derivatives(score, environment);

@@ -1,5 +1,5 @@
-"""Random programs of FlexAttention as people write them: functions of random expressions, which see tensors of odd types
-and strides, numbers, objects, other functions.
+"""Random programs of FlexAttention as people write them: functions of random expressions, which see tensors of odd
+types and strides, numbers, objects, other functions.
 
 A program is Python's text, so that one that fails can be read. try_programs.py runs them.
 """
@@ -161,7 +161,11 @@ class _Writer:
         if len(named) == 1 and named[0] in "qk" and self.random.random() < 0.3:
             forms.append(f"{table}[{self._within(named[0])}]")
         if len(named) > 1:
-            forms += [f"{table}[{']['.join(named)}]", f"{table}[{named[0]}, ...][{', '.join(named[1:])}]", f"{table}[({at})]"]
+            forms += [
+                f"{table}[{']['.join(named)}]",
+                f"{table}[{named[0]}, ...][{', '.join(named[1:])}]",
+                f"{table}[({at})]",
+            ]
         if kind != "bool" and len(named) == 1:
             forms += [f"torch.select({table}.unsqueeze(0), 0, 0)[{at}]", f"{table}.view(-1)[{at}]"]
         found = self.random.choice(forms)
@@ -171,14 +175,18 @@ class _Writer:
 
     def _within(self, index: str) -> str:
         size = _SIZES[index]
-        return self.one_of(f"{index} // 2", f"({index} + 1) % {size}", f"torch.clamp({index} - 1, min=0)", f"{index} - {size}", "-1")
+        return self.one_of(
+            f"{index} // 2", f"({index} + 1) % {size}", f"torch.clamp({index} - 1, min=0)", f"{index} - {size}", "-1"
+        )
 
     # -- expressions
 
     def int_of(self, depth: int) -> str:
         if depth == 0 or self.random.random() < 0.2:
             return self.pick(
-                lambda: self.one_of(*INDICES), lambda: self.one_of("q", "k"), lambda: self.look_up("int"),
+                lambda: self.one_of(*INDICES),
+                lambda: self.one_of("q", "k"),
+                lambda: self.look_up("int"),
                 lambda: self.one_of("q", "k"),
             )
         x = lambda: self.int_of(depth - 1)  # noqa: E731
@@ -251,7 +259,9 @@ class _Writer:
     def _some_of(self) -> str:
         table = self.table("int", "4", 0, 30)
         return self.one_of(
-            f"(k == {table}).any()", f"({table}[0] <= k)", f"({table} <= k).sum() > 1",
+            f"(k == {table}).any()",
+            f"({table}[0] <= k)",
+            f"({table} <= k).sum() > 1",
             f"torch.searchsorted({table}.sort().values, k) > 1",
         )
 
@@ -280,15 +290,20 @@ class _Writer:
                 f"{name} = {name.upper()}({self.number(0, 5)})"
             )
         else:
-            self.outside.append(f"def {name}(b, h, q, k, least={self.number(0, 5)}):\n    return ({body}) | (q - k < least)")
+            self.outside.append(
+                f"def {name}(b, h, q, k, least={self.number(0, 5)}):\n    return ({body}) | (q - k < least)"
+            )
         return f"{name}(b, h, q, k)"
 
     def float_of(self, depth: int) -> str:
         if depth == 0:
             return self.pick(
-                lambda: "score" if self.is_score else "q.float()", lambda: "score" if self.is_score else "k.float()",
-                lambda: self.look_up("float"), lambda: f"(({self.int_of(1)}) * {self.number(0, 1, True)})",
-                lambda: f"(({self.int_of(1)}) / {self.number(2, 9)})", lambda: f"({self.int_of(0)}).float()",
+                lambda: "score" if self.is_score else "q.float()",
+                lambda: "score" if self.is_score else "k.float()",
+                lambda: self.look_up("float"),
+                lambda: f"(({self.int_of(1)}) * {self.number(0, 1, True)})",
+                lambda: f"(({self.int_of(1)}) / {self.number(2, 9)})",
+                lambda: f"({self.int_of(0)}).float()",
             )
         x, c = (lambda: self.float_of(depth - 1)), (lambda: self.number(0, 2, True))
         return self.pick(
@@ -296,7 +311,13 @@ class _Writer:
             lambda: f"({x()} - {x()})",
             lambda: f"({x()} * {c()})",
             lambda: f"({x()} / {self.number(1, 30, True)})",
-            lambda: f"{self.one_of('torch.tanh', 'torch.sin', 'torch.cos', 'torch.sigmoid', 'F.silu', 'F.gelu', 'torch.erf', 'F.softplus', 'torch.special.expit', 'F.relu', 'F.elu', 'torch.atan', 'torch.square')}({x()})",
+            lambda: (
+                self.one_of(
+                    *("torch.tanh", "torch.sin", "torch.cos", "torch.sigmoid", "F.silu", "F.gelu", "torch.erf"),
+                    *("F.softplus", "torch.special.expit", "F.relu", "F.elu", "torch.atan", "torch.square"),
+                )
+                + f"({x()})"
+            ),
             lambda: f"{c()} * torch.tanh({x()} / {self.number(1, 30, True)})",
             lambda: f"torch.exp(-({x()}).abs())",
             lambda: f"torch.exp2(-torch.abs({x()}))",
@@ -329,7 +350,12 @@ class _Writer:
         if way == 0:
             lines += [f"found = {result}", "return found"]
         elif way == 1 and not self.is_score:
-            lines += [f"found = {result}", f"for i in range({self.one_of('2', '3')}):", "    found = found | (q - k == i)", "return found"]
+            lines += [
+                f"found = {result}",
+                f"for i in range({self.one_of('2', '3')}):",
+                "    found = found | (q - k == i)",
+                "return found",
+            ]
         elif way == 2 and not self.is_score:
             lines += [f"found = {result}", f"found = found.logical_and({self.bool_of(0)})", "return found"]
         elif way == 2:
@@ -365,7 +391,9 @@ class _Writer:
         if way == 0:
             return f"def {name}({first}b, h, q, k, extra=None):\n{body}"
         if way == 1:
-            return f"def whole_{name}(unused, {first}b, h, q, k):\n{body}\n{name} = functools.partial(whole_{name}, 'x')"
+            return (
+                f"def whole_{name}(unused, {first}b, h, q, k):\n{body}\n{name} = functools.partial(whole_{name}, 'x')"
+            )
         if way == 2:
             inside = textwrap.indent(body, "    ")
             return (
@@ -378,7 +406,8 @@ class _Writer:
         if way == 4:
             return (
                 f"def wrapped_{name}({first}b, h, q, k):\n{body}\n"
-                f"@functools.wraps(wrapped_{name})\ndef {name}(*args, **kwargs):\n    return wrapped_{name}(*args, **kwargs)"
+                f"@functools.wraps(wrapped_{name})\ndef {name}(*args, **kwargs):\n    return wrapped_{name}(*args, "
+                "**kwargs)"
             )
         return f"def {name}({first}b, h, q, k):\n{body}"
 

@@ -107,7 +107,9 @@ def test_other_scalars_and_lse(monkeypatch):
         d_o = torch.randn_like(q)
         more = {"scalars": {"back": back}}
         o, lse = attune.attention(q, k, v, spec=SPECS["scalar"], return_lse=True, **more)
-        assert_close(torch.autograd.grad(o, [q, k, v], d_o, retain_graph=True), reference(q, k, v, d_o, "scalar", **more))
+        assert_close(
+            torch.autograd.grad(o, [q, k, v], d_o, retain_graph=True), reference(q, k, v, d_o, "scalar", **more)
+        )
         (of_lse,) = torch.autograd.grad(lse.sum(), [v], allow_unused=True)
         assert of_lse is None or not of_lse.any()
         o, lse = attune.attention(q, k, v, spec=SPECS["scalar"], return_lse=True, **more)
@@ -152,7 +154,11 @@ def test_hooks_that_give_back_other_strides(turned, again):
 @pytest.mark.parametrize("turned", ["lse", "tensors"])
 def test_hooks_that_turn_what_is_read_as_it_lies(turned):
     spec = attune.Spec(
-        "causal", "score + bias[q_idx, kv_idx]", tensors={"bias": "float32[q_len, kv_len]"}, passes=("forward", "backward"), **KEYS
+        "causal",
+        "score + bias[q_idx, kv_idx]",
+        tensors={"bias": "float32[q_len, kv_len]"},
+        passes=("forward", "backward"),
+        **KEYS,
     )
     bias = torch.randn(LENGTH, LENGTH)
     ndim = {"lse": 3, "tensors": 2}[turned]
@@ -237,6 +243,7 @@ def test_gradients_in_batches_are_refused():
 @pytest.mark.parametrize("again", [0, 4])
 def test_what_is_saved_is_asked_for_once(again):
     """As checkpoints want it, whose second forward pass saves other tensors."""
+
     def layer(q, k, v):
         return attune.attention(q * 1, k, v, spec=SPECS["causal"])
 

@@ -148,9 +148,7 @@ def test_a_spec_with_tensors_and_dropout(straight):
     slope, added = torch.randn(2, HEADS)
 
     def run(dropout=0.0, seed=None, offset=0, **tensors):
-        return attune.attention(
-            q, k, v, spec=spec, tensors=tensors, dropout=dropout, seed=seed, offset=offset, **WHERE
-        )
+        return attune.attention(q, k, v, spec=spec, tensors=tensors, dropout=dropout, seed=seed, offset=offset, **WHERE)
 
     settle(lambda: run(slope=slope, added=added), straight)
     right, swapped = run(slope=slope, added=added), run(slope=added, added=slope)

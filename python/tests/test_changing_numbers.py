@@ -84,7 +84,11 @@ def test_only_what_changes_is_left_open(qkv, variants):
     texts = set()
     for window in range(3, 9):
         o = attune.attention(
-            *qkv, mask="sliding_window(w)", score="cap * tanh(score / cap)", scalars={"w": window, "cap": 0.5}, scale=0.3
+            *qkv,
+            mask="sliding_window(w)",
+            score="cap * tanh(score / cap)",
+            scalars={"w": window, "cap": 0.5},
+            scale=0.3,
         )
         assert_close(o, reference(*qkv, window=window, cap=0.5, scale=0.3))
         texts |= {variant.spec for variant, _ in _plain._calls.values()}

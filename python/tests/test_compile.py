@@ -241,6 +241,7 @@ def test_what_dynamo_makes_of_a_float():
         torch.testing.assert_close(run(*given, torch.tensor(cap)).double(), wanted, atol=2e-5, rtol=2e-5)
     assert counter.frame_count == 1
 
+
 def test_no_gradient_is_wanted():
     run, counter = compiled(lambda *x: flex_attention(*x, mask_mod=mods.causal, strict=True, return_lse=True))
     given = operands(requires_grad=False)

@@ -55,6 +55,8 @@ def test_every_operation_on_small_tensors_is_named():
 
     text = PAGE.read_text()
     listed = set(re.findall(r"[a-z_0-9]+", text[text.index("\n    all amax") : text.index("Not translated are")]))
-    aliases = {"max", "min", "concat", "concatenate", "linalg_norm", "linalg_vector_norm", "swapaxes", "swapdims",
-               "moveaxis", "vdot", "inner", "mv", "mm", "bmm", "view_as", "reshape_as", "ravel", "index", "norm"}  # fmt: skip
+    aliases = {
+        "max", "min", "concat", "concatenate", "linalg_norm", "linalg_vector_norm", "swapaxes", "swapdims", "moveaxis",
+        "vdot", "inner", "mv", "mm", "bmm", "view_as", "reshape_as", "ravel", "index", "norm",
+    }  # fmt: skip
     assert listed == (REDUCTIONS | set(COMPOSED) | JOINS | RESHAPINGS) - aliases

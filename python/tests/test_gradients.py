@@ -259,7 +259,12 @@ def test_no_backward_kernel_is_built_where_nothing_learns(monkeypatch):
     """A spec that declares a gradient is used for inference, too, and not always under no_grad()."""
     built = []
     monkeypatch.setattr(_plans, "backward_kernel", lambda *given: built.append(given))
-    of_spec = {"score": "score + 3 * bias[h]", "tensors": {"bias": "float32[heads] grad"}, "head_dim": DIM, "dtype": "fp32"}
+    of_spec = {
+        "score": "score + 3 * bias[h]",
+        "tensors": {"bias": "float32[heads] grad"},
+        "head_dim": DIM,
+        "dtype": "fp32",
+    }
     q, k, v = (torch.randn(1, 40, 2, DIM) for _ in range(3))
     given = {"tensors": {"bias": torch.rand(2)}}
     attune.attention(q, k, v, spec=attune.Spec(**of_spec), **given)

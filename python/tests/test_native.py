@@ -107,7 +107,11 @@ def test_what_no_launch_takes():
     given = operands()
     launch, _ = _native.launcher_of(plan_of("scalars"))
     _, (back, slope) = in_order("scalars")
-    for scalars, says in (((2**31, slope), "int of 32 bits"), ((-(2**40), slope), "int of 32 bits"), ((1,), "1 scalars")):
+    for scalars, says in (
+        ((2**31, slope), "int of 32 bits"),
+        ((-(2**40), slope), "int of 32 bits"),
+        ((1,), "1 scalars"),
+    ):
         for _ in range(2):
             with pytest.raises(attune.BadInputError, match=says):
                 launch(*given, (), False, scalars)

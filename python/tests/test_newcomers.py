@@ -1,6 +1,7 @@
 """Programs of people who come from another library's attention: each works, or is told what to do."""
 
 import copy
+import functools
 import pickle
 import subprocess
 import sys
@@ -87,9 +88,7 @@ def test_advice_is_right(qkv):
             by_definition(lambda s: 0.5 * torch.tanh(s / 0.5), every),
         ),
         (
-            attune.attention(
-                *qkv, score="score - slope[h] * abs(kv_idx - q_pos)", tensors={"slope": slopes}
-            ),
+            attune.attention(*qkv, score="score - slope[h] * abs(kv_idx - q_pos)", tensors={"slope": slopes}),
             by_definition(lambda s: s - slopes[:, None, None] * back.abs(), every),
         ),
         (
@@ -246,7 +245,10 @@ def test_workers_that_are_forked_after_a_call(qkv):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of Python, about threads
         found = list(torch.utils.data.DataLoader(Dataset(qkv), num_workers=2, batch_size=None))
-    assert all(torch.equal(each, attune.attention(*qkv, mask=f"causal and kv_idx != {at + 20}")) for at, each in enumerate(found))
+    assert all(
+        torch.equal(each, attune.attention(*qkv, mask=f"causal and kv_idx != {at + 20}"))
+        for at, each in enumerate(found)
+    )
 
 
 def test_names_are_found_or_told():
@@ -281,7 +283,9 @@ def test_a_missing_batch_is_told(qkv):
     with pytest.raises(attune.BadInputError, match="expand"):
         attune.attention(q, k[:1], v[:1])
     expanded = [x[:1].expand(BATCH, -1, -1, -1) for x in (k, v)]
-    torch.testing.assert_close(attune.attention(q, *expanded, mask="causal"), causal(q, *expanded), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(
+        attune.attention(q, *expanded, mask="causal"), causal(q, *expanded), atol=1e-4, rtol=1e-4
+    )
 
 
 def test_a_table_that_is_too_short_is_told(qkv):
@@ -314,7 +318,9 @@ def test_functions_in_each_others_places_are_told(qkv):
         attune_torch.flex_attention(*given, mask_mod)
     with pytest.raises(TypeError, match="say score_mod="):
         attune_torch.flex_attention(*given, mask_mod=score_mod)
-    out = attune_torch.flex_attention(*given, lambda *args: score_mod(*args), mask_mod=lambda *args: mask_mod(*args), strict=True)
+    out = attune_torch.flex_attention(
+        *given, lambda *args: score_mod(*args), mask_mod=lambda *args: mask_mod(*args), strict=True
+    )
     torch.testing.assert_close(out, attune_torch.flex_attention(*given, score_mod, mask_mod=mask_mod, strict=True))
 
 
@@ -327,3 +333,99 @@ def test_tensors_that_no_kernel_takes_are_told(qkv):
     none = torch.randn(BATCH, 0, LENGTH, DIM)
     with pytest.raises(ValueError, match="Hq=0"):
         flex(none, none, none)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        (lambda q, k, v: ((q, k, v[:, :, 1:]), {}), ValueError, "one length of key and value"),
+        (lambda q, k, v: ((q, k, v[:, :1]), {"enable_gqa": True}), ValueError, "one number of heads"),
+        (lambda q, k, v: ((q.numpy(), k.numpy(), v.numpy()), {}), TypeError, "query is a ndarray, no torch tensor"),
+        (lambda q, k, v: ((q, None, v), {}), TypeError, "key is a NoneType"),
+        (lambda q, k, v: ((q, k, v), {"scale": "0.5"}), TypeError, "scale is a str"),
+        (lambda q, k, v: ((q, k, v, lambda score, b: score), {}), TypeError, r"takes \(score, b\)"),
+        (lambda q, k, v: ((q, k, v, lambda *_: None), {"strict": True}), attune_torch.Untranslatable, "no `return`"),
+        (lambda q, k, v: ((x.double().requires_grad_() for x in (q, k, v)), {}), NotImplementedError, r"float64"),
+    ],
+)
+def test_what_flex_attention_cannot_take_is_told(change, error, says, qkv):
+    """By name, and each time: of a fall-back one warning tells why, and what torch says next tells nothing of it."""
+    for _ in range(2):
+        given, named = change(*(x.transpose(1, 2) for x in qkv))
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", message="attune falls back to torch's flex_attention: attention in torch.float64"
+            )
+            with pytest.raises(error, match=says):
+                attune_torch.flex_attention(*given, **named)
+
+
+def test_a_wrapper_takes_what_it_takes(qkv):
+    """Not what the function in it does."""
+
+    @functools.wraps(lambda score: score)
+    def wrapper(*args):
+        return args[0] * 2
+
+    given = [x.transpose(1, 2) for x in qkv]
+    found = attune_torch.flex_attention(*given, wrapper, strict=True)
+    torch.testing.assert_close(found, attune_torch.flex_attention(*given, scale=2 * DIM**-0.5))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+def test_jit_is_refused(qkv):
+    """At first, and where calls that are made again go to their launches without torch's operators."""
+    turned = [x.transpose(1, 2).contiguous() for x in qkv]
+    spec = attune.Spec("causal", dtype="fp32", head_dim=DIM)
+    for call, given in (
+        (lambda *arrays: attune.attention(*arrays, mask="causal"), qkv),
+        (lambda *arrays: attune.attention(*arrays, spec=spec), qkv),
+        (lambda *arrays: attune_torch.flex_attention(*arrays), turned),
+    ):
+        for calls in (0, 4):
+            for _ in range(calls):
+                call(*given)
+            with pytest.raises(attune.UnsupportedError, match=r"torch\.export"):
+                torch.jit.trace(call, tuple(given))
+
+
+def test_too_much_that_learns_is_told_with_the_way_out(qkv):
+    """A network over distances, at each pair of positions; and in a table, through which its gradient goes on."""
+    q, k, v = (x.transpose(1, 2) for x in qkv)
+    weights = torch.randn(3, 6, requires_grad=True)
+
+    def network(distance):
+        return (torch.relu(weights[0] * distance + weights[1]) * weights[2]).sum(-1)
+
+    with pytest.raises(attune.BadInputError, match=r"18 different look-ups.*at most 16") as caught:
+        attune_torch.flex_attention(
+            q, k, v, lambda score, b, h, q_idx, kv_idx: score + network((q_idx - kv_idx).abs()), strict=True
+        )
+    assert "as a table" in caught.value.hint
+    table = network(torch.arange(LENGTH)[:, None])
+    found = attune_torch.flex_attention(
+        q, k, v, lambda score, b, h, q_idx, kv_idx: score + table[(q_idx - kv_idx).abs()], strict=True
+    )
+    back = (torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)).abs()
+    wanted = scaled_dot_product_attention(q, k, v, network(back[..., None]).expand(BATCH, HEADS, -1, -1))
+    torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+    mine, others = (torch.autograd.grad(o.square().sum(), weights)[0] for o in (found, wanted))
+    torch.testing.assert_close(mine, others, atol=1e-3, rtol=1e-3)
+
+
+def test_functions_that_ask_for_tensors_take_the_branch_of_tensors(qkv):
+    given = [x.transpose(1, 2) for x in qkv]
+    plain, twice = attune_torch.flex_attention(*given), attune_torch.flex_attention(*given, scale=2 * DIM**-0.5)
+
+    def asks_torch(score, b, h, q_idx, kv_idx):
+        return score * 2 if torch.is_tensor(score) and not isinstance(q_idx, int) else score
+
+    def asks_python(score, b, h, q_idx, kv_idx):
+        return score * 2 if isinstance(score, torch.Tensor) else score
+
+    assert not torch.allclose(plain, twice)
+    torch.testing.assert_close(attune_torch.flex_attention(*given, asks_torch, strict=True), twice)
+    with pytest.raises(attune_torch.Untranslatable, match=r"say torch\.is_tensor"):
+        attune_torch.flex_attention(*given, asks_python, strict=True)
+    with pytest.warns(UserWarning, match="say torch.is_tensor"):
+        torch.testing.assert_close(attune_torch.flex_attention(*given, asks_python), twice, atol=1e-5, rtol=1e-4)

@@ -66,9 +66,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_opcheck(name, requires_grad):
     text, launch = CASES[name]
-    tensors = [
-        x.clone().requires_grad_(requires_grad and x.is_floating_point()) for x in launch.get("tensors", [])
-    ]
+    tensors = [x.clone().requires_grad_(requires_grad and x.is_floating_point()) for x in launch.get("tensors", [])]
     arguments = launch | {"tensors": tensors}
     q, k, v = operands(requires_grad)
     given = (

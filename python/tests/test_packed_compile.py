@@ -29,7 +29,9 @@ def test_gradients(name, with_lse):
         given = {"layout": "thd", "cu_q": cu_q, "cu_kv": cu_kv, "tensors": tensors, "return_lse": with_lse}
         found = attune.attention(2 * q, k, v, **given, **WORDS[name])
         # Rows of no sequence have an LSE of -inf.
-        return found[0].square().sum() + found[1][:, :70].nan_to_num(neginf=0).sum() if with_lse else found.square().sum()
+        return (
+            found[0].square().sum() + found[1][:, :70].nan_to_num(neginf=0).sum() if with_lse else found.square().sum()
+        )
 
     offsets = [torch.tensor(each, dtype=torch.int32) for each in (CU, KV)]
     compiled = torch.compile(attend, fullgraph=True, backend="aot_eager", dynamic=True)

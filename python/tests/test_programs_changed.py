@@ -34,7 +34,10 @@ def places(value, seen, depth=0):
         return
     seen.add(id(value))
     if isinstance(value, types.FunctionType):
-        inside = [(cell.cell_contents, lambda x, cell=cell: setattr(cell, "cell_contents", x)) for cell in value.__closure__ or ()]
+        inside = [
+            (cell.cell_contents, lambda x, cell=cell: setattr(cell, "cell_contents", x))
+            for cell in value.__closure__ or ()
+        ]
         inside += [
             (value.__globals__[name], lambda x, name=name: value.__globals__.__setitem__(name, x))
             for name in value.__code__.co_names if name[:1] == "n" and name in value.__globals__
@@ -57,7 +60,13 @@ def places(value, seen, depth=0):
         return
     for each, put in inside:
         if isinstance(each, tuple) and each and put is not None and other(each[0]) is not None:
-            yield each, put, type(each)._make((other(each[0]), *each[1:])) if hasattr(each, "_make") else (other(each[0]), *each[1:])
+            yield (
+                each,
+                put,
+                type(each)._make((other(each[0]), *each[1:]))
+                if hasattr(each, "_make")
+                else (other(each[0]), *each[1:]),
+            )
         elif put is not None and other(each) is not None:
             yield each, put, other(each)
         else:

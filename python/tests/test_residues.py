@@ -18,8 +18,9 @@ def expected(q, k, v, live):
 
 
 # Multiples and others, which may share a kernel.
-@pytest.mark.parametrize("n, q_len, kv_len", [(4, 64, 64), (4, 65, 65), (4, 63, 67), (8, 120, 129), (8, 128, 256),
-                                              (3, 66, 99)])
+@pytest.mark.parametrize(
+    "n, q_len, kv_len", [(4, 64, 64), (4, 65, 65), (4, 63, 67), (8, 120, 129), (8, 128, 256), (3, 66, 99)]
+)
 def test_dilated_masks_of_any_length(n, q_len, kv_len):
     random = numpy.random.default_rng(n * q_len)
     q = random.standard_normal((2, q_len, HEADS, DIM), dtype=numpy.float32)
@@ -43,6 +44,7 @@ def test_gradients_of_a_dilated_mask():
         return (q_idx >= kv_idx) & ((q_idx - kv_idx) % 8 == 0)
 
     from attune.torch import create_block_mask
+
     found = flex_attention(q, k, v, block_mask=create_block_mask(mask, None, None, 96, 96, device="cpu"))
     wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=live)
     torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
@@ -62,9 +64,12 @@ def test_a_captured_modulus_is_taken_apart():
     q, k, v = torch.randn(3, 1, HEADS, length, DIM)
     distance = torch.arange(length)[:, None] - torch.arange(length)[None]
     for n in (4, 8, 2, 16):
-        found = flex_attention(q, k, v, block_mask=create_block_mask(every(n), None, None, length, length, device="cpu"))
+        found = flex_attention(
+            q, k, v, block_mask=create_block_mask(every(n), None, None, length, length, device="cpu")
+        )
         wanted = torch.nn.functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=(distance >= 0) & (distance % n == 0))
+            q, k, v, attn_mask=(distance >= 0) & (distance % n == 0)
+        )
         torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-5)
         plans = [kernel["plan"] for kernel in attune.default_runtime("cpu").status()["kernels"]]
         assert any(f"residues{n} " in plan for plan in plans), plans

@@ -171,7 +171,9 @@ def test_a_scale_that_learns_in_compiled_code():
 def test_compiled_code_in_a_level_of_forward_mode(backend):
     torch.compiler.reset()
     q, k, v = (x.transpose(1, 2) for x in dense())
-    compiled = torch.compile(lambda q: flex_attention(q, k, v, mask_mod=lambda b, h, i, j: i >= j, strict=True), backend=backend)
+    compiled = torch.compile(
+        lambda q: flex_attention(q, k, v, mask_mod=lambda b, h, i, j: i >= j, strict=True), backend=backend
+    )
     wanted = compiled(q)
     with forward_ad.dual_level():
         assert torch.equal(compiled(q), wanted)

@@ -1,5 +1,5 @@
-"""Calls whose sizes come again, one of many at a time: each goes straight to its launch, and what does not come again is
-forgotten."""
+"""Calls whose sizes come again, one of many at a time: each goes straight to its launch, and what does not come again
+is forgotten."""
 
 import pytest
 
@@ -80,7 +80,11 @@ def test_native_code_finds_them(straight):  # noqa: F811
                 each["tensors"] = {"bias": torch.zeros(q.shape[2])}
             if "cu_q" in row:
                 q, k, v = (x[0].transpose(0, 1) for x in (q, k, v))
-                each = {"mask": "causal", "precision": "strict", "cu_q": torch.tensor([0, 3, q.shape[0]], dtype=torch.int32)}
+                each = {
+                    "mask": "causal",
+                    "precision": "strict",
+                    "cu_q": torch.tensor([0, 3, q.shape[0]], dtype=torch.int32),
+                }
                 each["cu_kv"] = torch.tensor([0, 3, 20], dtype=torch.int32)
             said.append((q, k, v, each))
         for _ in range(3):

@@ -15,10 +15,14 @@ from transformers import (  # noqa: E402
     BartConfig,
     BertConfig,
     BloomConfig,
+    FalconConfig,
     Gemma2Config,
     GptOssConfig,
     LlamaConfig,
+    LlamaForCausalLM,
     MistralConfig,
+    MPNetConfig,
+    MptConfig,
     Qwen2Config,
     T5Config,
     masking_utils,
@@ -307,9 +311,33 @@ def test_pages_are_refused():
         plug.attention(torch.nn.Module(), q, q, q, None, cache=object())
 
 
-def test_a_model_that_asks_no_implementation_is_told():
-    model = AutoModelForCausalLM.from_config(
-        BloomConfig(vocab_size=VOCABULARY, hidden_size=64, n_layer=1, n_head=4), attn_implementation="attune"
-    )
-    with pytest.raises(UnsupportedError, match="adds its mask to scores by itself"):
-        model(tokens())
+@pytest.mark.parametrize(
+    ("config", "kept"),
+    [
+        (BloomConfig(vocab_size=VOCABULARY, hidden_size=64, n_layer=1, n_head=4), "eager"),
+        (MptConfig(vocab_size=VOCABULARY, d_model=64, n_layers=1, n_heads=4, max_seq_len=64), "eager"),
+        (MPNetConfig(**{**SIZES, "num_hidden_layers": 1}), "eager"),
+        (FalconConfig(vocab_size=VOCABULARY, hidden_size=64, num_hidden_layers=1, num_attention_heads=4), "sdpa"),
+    ],
+    ids=lambda each: getattr(each, "model_type", None),
+)
+def test_a_model_that_asks_no_implementation_keeps_its_own_and_says_so(config, kept):
+    make = AutoModel.from_config
+    wanted = make(copy.deepcopy(config), attn_implementation=kept)
+    plug._told.clear()
+    with pytest.warns(
+        UserWarning, match=f'{type(wanted).__name__} computes attention by itself.* keeps "{kept}"'
+    ) as told:
+        found = make(copy.deepcopy(config), attn_implementation="attune")
+        make(copy.deepcopy(config), attn_implementation="attune")
+    assert len(told) == 1 and ("activate_sdpa" in str(told[0].message)) == (kept == "sdpa")
+    found.load_state_dict(wanted.state_dict())
+    ids = tokens()
+    assert torch.equal(found.eval()(ids)[0], wanted.eval()(ids)[0])
+
+
+def test_a_model_of_others_that_asks_an_implementation_is_not_warned_about():
+    class Other(LlamaForCausalLM):
+        _can_set_attn_implementation_cached_value = False  # transformers finds that out by a guess from the source
+
+    assert Other._from_config(DECODERS["llama"], attn_implementation="attune").config._attn_implementation == "attune"

@@ -86,7 +86,9 @@ def _blocks(way: Way, program: Program, mask_mod):
     if way.mask == "lazy":
         return attune.torch.create_block_mask(mask_mod, *sizes, device=DEVICE), None
     if way.mask == "lazy alike":  # what the program is asked in is the launch's batch and head all the same
-        return attune.torch.create_block_mask(mask_mod, None, None, *sizes[2:], device=DEVICE, BLOCK_SIZE=(64, 128)), None
+        return attune.torch.create_block_mask(
+            mask_mod, None, None, *sizes[2:], device=DEVICE, BLOCK_SIZE=(64, 128)
+        ), None
     if way.mask == "beside":
         all_of_it = attune.torch.create_block_mask(lambda b, h, q, k: q >= 0, None, None, *sizes[2:], device=DEVICE)
         return all_of_it, mask_mod
@@ -96,7 +98,8 @@ def _blocks(way: Way, program: Program, mask_mod):
 
 
 def run(program: Program, function, times: int = 3):
-    """Calls a FlexAttention such as Attune's some times; raises AssertionError where it is not what the definition says."""
+    """Calls a FlexAttention such as Attune's some times; raises AssertionError where it is not what the definition
+    says."""
     way = Way(program.seed)
     score_mod, mask_mod, learning = program.functions()
     operands = way.operands(program)
@@ -112,7 +115,10 @@ def run(program: Program, function, times: int = 3):
     with torch.set_grad_enabled(way.records):
         rounded = [x.bfloat16() for x in operands] if way.runs == "autocast" else operands  # where scores bend it shows
         wanted = by_definition(*rounded, score_mod, mask_mod, way.scale)
-        weights = [torch.randn(x.shape, generator=torch.Generator("cpu").manual_seed(3), device="cpu").to(DEVICE) for x in wanted]
+        weights = [
+            torch.randn(x.shape, generator=torch.Generator("cpu").manual_seed(3), device="cpu").to(DEVICE)
+            for x in wanted
+        ]
         alive = wanted[1] > -torch.inf
         leaves = [*operands, *learning]
         gradients = _gradients(wanted, alive, weights, leaves) if way.records else []

@@ -12,17 +12,22 @@ from typing import Any
 from attune._errors import AttuneError, BadInputError
 
 _FUNCTIONS = "functions are translated by attune.torch.flex_attention(q, k, v, score_mod, mask_mod=mask_mod)"
-_TENSOR = 'look it up in words: mask="live[b, q_idx, kv_idx]", tensors={"live": live}, which is bool; a bias is added in score'
+_TENSOR = (
+    'look it up in words: mask="live[b, q_idx, kv_idx]", tensors={"live": live}, which is bool; a bias is '
+    "added in score"
+)
 _OF_CALLS = {
     "causal": 'say mask="causal"',
-    "is_causal": 'say mask="causal"; where there are not as many keys as queries, scaled_dot_product_attention\'s is "causal_top_left"',
+    "is_causal": 'say mask="causal"; where there are not as many keys as queries, scaled_dot_product_attention\'s is '
+    '"causal_top_left"',
     "softmax_scale": "it is called scale",
     "sm_scale": "it is called scale",
     "scaling": "it is called scale",
     "dropout_p": "it is called dropout",
     "p": "it is called dropout",
-    "window_size": 'say mask="sliding_window(n)" for the query\'s position and the n - 1 before it, which is (n - 1, 0); '
-    'for (left, right) mask="q_pos - kv_idx <= left and kv_idx - q_pos <= right", scalars={"left": left, "right": right}; -1 is no limit: leave that half out',
+    "window_size": 'say mask="sliding_window(n)" for the query\'s position and the n - 1 before it, which is '
+    '(n - 1, 0); for (left, right) mask="q_pos - kv_idx <= left and kv_idx - q_pos <= right", '
+    'scalars={"left": left, "right": right}; -1 is no limit: leave that half out',
     "softcap": 'say score="cap * tanh(score / cap)", scalars={"cap": softcap}',
     "alibi_slopes": 'say score="score - slope[h] * abs(kv_idx - q_pos)", tensors={"slope": alibi_slopes}',
     "attn_mask": _TENSOR,
@@ -107,7 +112,8 @@ def explained(error: AttuneError, given: Collection[str]) -> AttuneError:
 
 
 def warn_of_short(words: Collection[str | None], sizes: Mapping[str, Sequence[int]], q_len: int, kv_len: int) -> None:
-    """Of tensors that have fewer entries than there are positions, by which the words look them up: an index is clamped."""
+    """Of tensors that have fewer entries than there are positions, by which the words look them up: an index is
+    clamped."""
     text = " ".join([each for each in words if each])
     for name, own in sizes.items():
         at = re.search(rf"\b{name}\[(?:[^\[\]]*,)?\s*(q_idx|kv_idx)\s*\]|\bdocument\(\s*{name}\s*\)", text)
@@ -115,8 +121,8 @@ def warn_of_short(words: Collection[str | None], sizes: Mapping[str, Sequence[in
         if own and own[-1] < least and own[-1] != 1:
             kind = "queries" if at is not None and at[1] == "q_idx" else "keys"
             warn(
-                f"attune: `{name}` has {own[-1]} entries, and there are {least} {kind}: those behind its end read its last "
-                'entry. Where that is meant, say so by `dims`'
+                f"attune: `{name}` has {own[-1]} entries, and there are {least} {kind}: those behind its end read "
+                "its last entry. Where that is meant, say so by `dims`"
             )
 
 
@@ -128,6 +134,6 @@ def warn_of_layout(q_sizes: Sequence[int], k_sizes: Sequence[int]) -> None:
     _warned_of_layout = True
     batch, length, heads, _ = q_sizes
     warn(
-        f"attune: q of {tuple(q_sizes)} is read as batch {batch}, length {length}, {heads} heads. Where heads come before "
-        'lengths, as in scaled_dot_product_attention, say layout="bhsd"; layout="bshd" is silent'
+        f"attune: q of {tuple(q_sizes)} is read as batch {batch}, length {length}, {heads} heads. Where heads come "
+        'before lengths, as in scaled_dot_product_attention, say layout="bhsd"; layout="bshd" is silent'
     )

@@ -30,8 +30,8 @@ class Launch:
         tensors: each auxiliary tensor of the spec, by name.
         scalars: each scalar that the spec leaves to the launch, by name.
         scale, dropout: where the spec leaves them to the launch.
-        seed, offset: dropout is a pure function of these and an element's place. With a spec's seed_on_device the seed is
-            torch's tensor of both, int64, on the launch's device.
+        seed, offset: dropout is a pure function of these and an element's place. With a spec's seed_on_device the seed
+            is torch's tensor of both, int64, on the launch's device.
         scales: of k and v of fp8.
     """
 
@@ -240,7 +240,9 @@ def _tensor_structs(spec: Spec, shape: Shape, tensors: Mapping[str, View], devic
 def constant(what: str, value: float) -> float:
     """A number of a launch. A tensor of one element passes for a number, too, and none learns by that."""
     if getattr(value, "requires_grad", False) and "torch" in sys.modules and sys.modules["torch"].is_grad_enabled():
-        refuse(what, "requires a gradient, and a number of a launch has none", f"{what}.item(), or a tensor of the spec")
+        refuse(
+            what, "requires a gradient, and a number of a launch has none", f"{what}.item(), or a tensor of the spec"
+        )
     return value
 
 

@@ -13,7 +13,8 @@ from attune._recent import Recent
 Function = TypeVar("Function", bound=Callable[..., Any])
 Given = Mapping[str, Any]  # arguments by name
 
-# By key. Of more than a few sizes that one key has had: by the key and `sizes_of` the arrays, and by the key itself nothing.
+# By key. Of more than a few sizes that one key has had: by the key and `sizes_of` the arrays, and by the key itself
+# nothing.
 CALLS: Recent[Any, tuple[Any, ...]] = Recent(2048)
 
 _ARRAYS = ("cu_q", "cu_kv", "used_q", "used_kv", "page_table", "k_scales", "v_scales")

@@ -9,9 +9,10 @@ Value = TypeVar("Value")
 
 
 class Recent(dict[Key, Value]):
-    """So many entries at most, and those that were there before them: where it is full, all that it has become those, and
-    what they were is forgotten. `recall` takes back what it finds among them. So what comes again is there until at least
-    as many others have come, and native code reads it as any dict. Threads may lose entries to each other, no more."""
+    """So many entries at most, and those that were there before them: where it is full, all that it has become those,
+    and what they were is forgotten. `recall` takes back what it finds among them. So what comes again is there until at
+    least as many others have come, and native code reads it as any dict. Threads may lose entries to each other, no
+    more."""
 
     __slots__ = ("_before", "_most")
 

@@ -98,8 +98,8 @@ def attention(
         batch_invariant: with words: a row of O and LSE is the same to the bit whatever else is in the batch. A spec has
             its own.
         seed, offset: dropout is a pure function of both and of an element's place, the same on every device. Without a
-            seed torch draws both from its default generator of q's device, in a captured CUDA graph anew at each replay;
-            other arrays have 0.
+            seed torch draws both from its default generator of q's device, in a captured CUDA graph anew at each
+            replay; other arrays have 0.
         return_lse: whether to return the rows' log-sum-exp too.
         runtime: what to run on; None: the process' own of q's device.
 
@@ -137,7 +137,9 @@ def attention(
         )  # fmt: skip
     if torch is not None and isinstance(q, torch.Tensor) and not torch.compiler.is_dynamo_compiling():
         from attune.torch._negative import all_resolved, resolved
+        from attune.torch._transforms import refuse_jit
 
+        refuse_jit()
         q, k, v, scales = resolved(q), resolved(k), resolved(v), dict(all_resolved(scales))
         tensors = all_resolved(tensors) if tensors else tensors
     if torch is not None and runtime is None and _are_tensors(torch, q, k, v, tensors):

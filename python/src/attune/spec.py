@@ -85,8 +85,8 @@ class Spec:
         shared_prefixes: whether pages that neighbouring sequences begin with alike are to be read once for several of
             them; of layout "paged".
         batch_invariant: whether a row of O and LSE is to be the same to the bit whatever else is in the batch.
-        seed_on_device: whether kernels read dropout's seed and offset from the device's memory, as they do in a captured
-            CUDA graph whatever the spec says.
+        seed_on_device: whether kernels read dropout's seed and offset from the device's memory, as they do in a
+            captured CUDA graph whatever the spec says.
         name: of the spec; kernels of equal specs are shared whatever they are called.
 
     Raises:

@@ -11,8 +11,8 @@ _INT32 = torch.iinfo(torch.int32)
 # What the language takes as it is; other types are converted to the one of these that holds them.
 _TYPES: dict[torch.dtype, Type] = {torch.bool: "bool", torch.int32: "int", torch.float32: "float"}
 
-# A CUDA tensor's converted copy, with the version that was converted and where it lay, which `tensor.data = other` changes
-# alone: the check of its values waits for the device.
+# A CUDA tensor's converted copy, with the version that was converted and where it lay, which `tensor.data = other`
+# changes alone: the check of its values waits for the device.
 _converted: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 

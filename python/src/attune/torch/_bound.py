@@ -205,8 +205,8 @@ def holds_of(q: torch.Tensor, asks_precision: bool) -> Holds | None:
 
 
 def keep_in(calls: Recent[Any, tuple[Any, ...]], key: Any, bound: Any) -> None:
-    """As one of the calls of a key. More than a few are told apart by their sizes first, which costs as much however many
-    there are. Thread-safe: no tuple that somebody walks changes."""
+    """As one of the calls of a key. More than a few are told apart by their sizes first, which costs as much however
+    many there are. Thread-safe: no tuple that somebody walks changes."""
     known = calls.recall(key)
     if known is None or 0 < len(known) < MAX_BOUND:
         calls.put(key, (bound, *(known or ())))

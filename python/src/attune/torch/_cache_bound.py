@@ -40,7 +40,19 @@ def _picker(arrays: _bound.Arrays) -> Callable[[_bound.Arrays], tuple[Any, ...]]
 class CacheBound:
     """A call of a CachePlan. The attributes are a Bound's."""
 
-    __slots__ = ("_launch", "_names", "_plan", "_records", "_run", "_slots", "check", "holds", "kept", "present", "sizes")
+    __slots__ = (
+        "_launch",
+        "_names",
+        "_plan",
+        "_records",
+        "_run",
+        "_slots",
+        "check",
+        "holds",
+        "kept",
+        "present",
+        "sizes",
+    )
 
     def __init__(
         self,
@@ -125,8 +137,8 @@ def bind(
     run: Callable[..., Any],
     is_seeded: bool,
 ) -> None:
-    """A call that was made just now, nothing of which is the caller's beside `kept`. `run`: _cached's, which may record.
-    `is_seeded`: whether each call brings a seed."""
+    """A call that was made just now, nothing of which is the caller's beside `kept`. `run`: _cached's, which may
+    record. `is_seeded`: whether each call brings a seed."""
     given = tuple({id(x): x for x in arrays if x is not None}.values())
     names, own = list(tensors), tuple(tensors.values())
     if len(given) < 2 or not _bound.can_be_bound(given, given, own, numbers):

@@ -38,8 +38,8 @@ def can_be_native(plan: CachePlan, arrays: Arrays, tensors: _Tensors) -> bool:
 
 
 class CacheLaunch:
-    """Launches of a CachePlan whose tensors are as others were that `can_be_native` passed. Behind the spec's tensors they
-    are given all arrays but q, k and v, each once.
+    """Launches of a CachePlan whose tensors are as others were that `can_be_native` passed. Behind the spec's tensors
+    they are given all arrays but q, k and v, each once.
 
     What `go` gives leads here through capsules, into which Python's collector does not see: nothing that is kept here
     may lead to it.
@@ -71,8 +71,8 @@ class CacheLaunch:
         return _native.Behind(len(self._places), tuple(members))
 
     def ends_of(self, side: str) -> tuple[int, int] | None:
-        """Of queries, "q", or keys, "kv": where among what stands behind the spec's tensors their offsets are, and in these
-        the end of the last sequence. None: not all tokens from the first sequence's up to it are a sequence's."""
+        """Of queries, "q", or keys, "kv": where among what stands behind the spec's tensors their offsets are, and in
+        these the end of the last sequence. None: not all tokens from the first sequence's up to it are a sequence's."""
         members = dict(self.plan.members)
         if f"cu_{side}" not in members or f"used_{side}" in members:
             return None
@@ -142,7 +142,8 @@ class CacheLaunch:
         seed: Any = 0,
         offset: int = 0,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """O and LSE, where something keeps a launch from being like others. `scale` and `dropout` are the call's own."""
+        """O and LSE, where something keeps a launch from being like others. `scale` and `dropout` are the call's
+        own."""
         arrays, tensors = self.arrays_of((q, k, v), given)
         scalars = tuple([plain(x) for x in scalars])
         return self.plan.run(arrays, tensors, self.launch_of((scalars, None, None, seed, offset)), with_lse)
@@ -157,8 +158,8 @@ class CacheLaunch:
 
 
 def _places_of(arrays: Arrays) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...], dict[int, int]]:
-    """Places of arrays behind q, k and v, each array's first; pairs of places at which there is one; and at which of the
-    first ones the array of a place is."""
+    """Places of arrays behind q, k and v, each array's first; pairs of places at which there is one; and at which of
+    the first ones the array of a place is."""
     first: dict[int, int] = {}
     twins, at = [], {}
     for place, x in enumerate(arrays[3:], 3):

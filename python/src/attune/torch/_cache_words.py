@@ -1,5 +1,5 @@
-"""Calls over a cache by words: what they say leads to a plan, and numbers that change from call to call to none of their
-own."""
+"""Calls over a cache by words: what they say leads to a plan, and numbers that change from call to call to none of
+their own."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def plan_of_words(
     scale: float | None,
     launch: Launch,
 ) -> tuple[CachePlan, bool]:
-    """Tells the launch what it brings. Behind the plan: whether the call's numbers are ones that it brings for the first
-    time."""
+    """Tells the launch what it brings. Behind the plan: whether the call's numbers are ones that it brings for the
+    first time."""
     q, dims = arrays[0], words["dims"]
     said = (
         *[value for name, value in words.items() if name != "dims"],

@@ -70,7 +70,9 @@ class CapturedTensors:
         if _lies_somewhere(tensor):
             is_read = self.reads_values  # what is done here to look at it is no operation of the function's
             learns = torch.is_grad_enabled() and wants_gradient(tensor)  # that a constant of the kernel does not
-            if not learns and (tensor.device != self._device or (tensor.device.type == "cpu" and not tensor.isfinite())):
+            if not learns and (
+                tensor.device != self._device or (tensor.device.type == "cpu" and not tensor.isfinite())
+            ):
                 self.reads_values = True
                 return literal(tensor.item())
             self.reads_values = is_read
@@ -111,13 +113,18 @@ class CapturedTensors:
         # What is captured stays alive, so no other tensor comes to lie there.
         memory: tuple[object, ...] = (id(tensor),)
         if _lies_somewhere(tensor):
-            memory = (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride(), tensor.requires_grad, tensor.is_neg())
+            memory = (
+                tensor.data_ptr(),
+                tensor.dtype,
+                tensor.shape,
+                tensor.stride(),
+                tensor.requires_grad,
+                tensor.is_neg(),
+            )
         known = self._by_memory.get(memory)
         if known is None:
             sizes = tuple(tensor.shape) or (1,)
-            known = _Captured(
-                tensor, type_of(tensor.dtype), f"t{len(self._by_memory)}", sizes, [{} for _ in sizes]
-            )
+            known = _Captured(tensor, type_of(tensor.dtype), f"t{len(self._by_memory)}", sizes, [{} for _ in sizes])
             self._by_memory[memory] = known
         return known
 

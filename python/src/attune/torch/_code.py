@@ -8,12 +8,11 @@ import types
 from typing import Any, NamedTuple
 
 # Packages whose functions and constants do not change.
-_FIXED = frozenset(
-    "torch numpy math cmath builtins operator _operator functools _functools itertools typing".split()
-)
+_FIXED = frozenset("torch numpy math cmath builtins operator _operator functools _functools itertools typing".split())
 # What reads names that stand nowhere in the code.
 _DYNAMIC = frozenset(
-    "getattr hasattr setattr delattr attrgetter methodcaller vars dir eval exec globals locals __dict__ __getattribute__ "
+    "getattr hasattr setattr delattr attrgetter methodcaller vars dir eval exec globals locals __dict__ "
+    "__getattribute__ "
     "__import__ import_module".split()
 )
 _STORES = frozenset(("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"))

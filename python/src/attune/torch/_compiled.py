@@ -1,9 +1,9 @@
 """Attune in graphs that torch compiles.
 
 Dynamo knows how to trace FlexAttention's functions: it makes graphs of them, and operands of what they capture, so that
-another value or another length needs no new graph. Its `flex_attention` operator is therefore what Dynamo is shown, with
-a mark among its options; where a marked operator is then called, by whatever traces or runs the graph, the functions'
-graphs are translated and `attune::attention` is called instead.
+another value or another length needs no new graph. Its `flex_attention` operator is therefore what Dynamo is shown,
+with a mark among its options; where a marked operator is then called, by whatever traces or runs the graph, the
+functions' graphs are translated and `attune::attention` is called instead.
 """
 
 from __future__ import annotations
@@ -106,9 +106,7 @@ def _whole_mask(block_mask: tuple[Any, ...], own: Any) -> Any:
     q_size, kv_size = (int(size) for size in block_mask[-3:-1])
     if q_size == kv_size == of_all:
         return own
-    return mask_mod_of_blocks(
-        own, (q_size, kv_size), kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices
-    )
+    return mask_mod_of_blocks(own, (q_size, kv_size), kv_num_blocks, kv_indices, full_kv_num_blocks, full_kv_indices)
 
 
 def _hint(size: Any) -> int:

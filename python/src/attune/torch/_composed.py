@@ -112,7 +112,9 @@ def _linear(trace: Tracer, input: Any, weight: Any, bias: Any = None) -> Any:
     return found if bias is None else _of(trace, "add", found, bias)
 
 
-def _norm(trace: Tracer, input: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None, out: None = None) -> Any:
+def _norm(
+    trace: Tracer, input: Any, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None, out: None = None
+) -> Any:
     p = constants(p)
     if p == "fro" or p is None:
         p = 2

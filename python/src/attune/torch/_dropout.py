@@ -20,11 +20,12 @@ def check(probability: float) -> None:
 
 
 def state_of(spec: Spec, device: torch.device, seed: int | None = None, offset: int = 0) -> tuple[State, int]:
-    """Seed and offset for a launch of the spec: those given, or drawn of the device's default generator, which moves on.
+    """Seed and offset for a launch of the spec: those given, or drawn of the device's default generator, which moves
+    on.
 
-    A tensor of both, and 0, where kernels are to read them on the device: where the spec says so, and while a CUDA graph
-    is captured. Each of its replays draws anew then, by an operator whose generator torch moves on, and the launches in
-    the graph are those of `spec.with_device_seed`."""
+    A tensor of both, and 0, where kernels are to read them on the device: where the spec says so, and while a CUDA
+    graph is captured. Each of its replays draws anew then, by an operator whose generator torch moves on, and the
+    launches in the graph are those of `spec.with_device_seed`."""
     if seed is not None:
         return (_on_device(seed, offset, device), 0) if spec.seed_on_device else (seed, offset)
     if spec.seed_on_device or is_captured(device):
@@ -52,6 +53,6 @@ def _on_device(seed: int, offset: int, device: torch.device) -> torch.Tensor:
 
 
 def draw_tensor(device: torch.device) -> torch.Tensor:
-    """The same as the operator takes it, of the generator of the device on which the attention is: torch's compiler knows
-    to draw once, or again the same, and each replay of a graph that it captures draws anew."""
+    """The same as the operator takes it, of the generator of the device on which the attention is: torch's compiler
+    knows to draw once, or again the same, and each replay of a graph that it captures draws anew."""
     return torch.randint(0, _LARGEST, (2,), dtype=torch.int64, device=device)

@@ -111,9 +111,7 @@ def conditional(condition: Expression, left: Expression, right: Expression) -> E
     return Expression(text, left.type, low, high, "if", (condition, left, right))
 
 
-def defined(
-    stem: str, value: Expression, *others: Expression
-) -> tuple[Expression, Callable[[Expression], Expression]]:
+def defined(stem: str, value: Expression, *others: Expression) -> tuple[Expression, Callable[[Expression], Expression]]:
     """A name for a value that is used several times, and what puts its definition in front of an expression.
 
     Args:

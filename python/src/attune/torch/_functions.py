@@ -161,9 +161,7 @@ def _leaky_relu(input: Expression, negative_slope: Expression | None = None, inp
 @operation("elu")
 def elu(input: Expression, alpha: Expression | None = None, inplace: object = None) -> Expression:
     below = expm1(minimum(input, literal(0.0)))
-    return conditional(
-        compare(">", input, literal(0)), as_float(input), below if alpha is None else mul(alpha, below)
-    )
+    return conditional(compare(">", input, literal(0)), as_float(input), below if alpha is None else mul(alpha, below))
 
 
 @operation("relu6")

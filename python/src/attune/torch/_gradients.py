@@ -17,7 +17,8 @@ from attune.torch._plans import BackwardPlan
 from attune.torch._untouched import NONE
 
 NO_SECOND = (
-    "attune's attention has no second derivative: where one is wanted (create_graph=True, a penalty on a gradient), use "
+    "attune's attention has no second derivative: where one is wanted (create_graph=True, a penalty on a gradient), "
+    "use "
     "torch's scaled_dot_product_attention under sdpa_kernel(SDPBackend.MATH)"
 )
 
@@ -64,8 +65,8 @@ def gradients_of(
 
 
 class _Once(torch.autograd.Function):
-    """Gradients, of which no gradient is to be had: torch's once_differentiable lets them pass for constants where d_o is
-    one, and a penalty on a gradient would then train nothing."""
+    """Gradients, of which no gradient is to be had: torch's once_differentiable lets them pass for constants where d_o
+    is one, and a penalty on a gradient would then train nothing."""
 
     @staticmethod
     def forward(ctx: Any, count: int, *given: Any) -> Any:
@@ -81,8 +82,8 @@ Gradients = Callable[..., tuple[torch.Tensor, ...]]
 
 
 def once(function: Gradients) -> Gradients:
-    """backward(ctx, d_o, d_lse, saved) of a `function` of ctx.call, of what was saved, and of d_o and d_lse. Hooks let it
-    be asked for once: `saved` is what it was, where somebody has done so."""
+    """backward(ctx, d_o, d_lse, saved) of a `function` of ctx.call, of what was saved, and of d_o and d_lse. Hooks let
+    it be asked for once: `saved` is what it was, where somebody has done so."""
 
     def backward(
         ctx: Any,

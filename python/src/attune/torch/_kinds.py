@@ -1,4 +1,5 @@
-"""What kinds of classes there are among those whose objects a function can see, and what of a class is the program's."""
+"""What kinds of classes there are among those whose objects a function can see, and what of a class is the
+program's."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ def can_be_copied(kind: type) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def is_its_attributes(kind: type) -> bool:
-    """Whether an instance is what its attributes are, and has no contents beside: room for a dict and weak references."""
+    """Whether an instance is what its attributes are, and has no contents beside: room for a dict and weak
+    references."""
     return not issubclass(kind, _CONTENTS) and kind.__basicsize__ <= object.__basicsize__ + 2 * tuple.__itemsize__
 
 

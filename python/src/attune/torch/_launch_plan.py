@@ -236,5 +236,3 @@ class Plan:
         if not self.keeps_workspace:
             arguments.workspace = None
         self.pool.append(arguments)
-
-

@@ -18,7 +18,8 @@ Launcher = Callable[..., Any]
 
 def launcher_of(plan: ForwardPlan) -> tuple[Launcher | None, Any]:
     """ForwardPlan.run of launches that bring operands, tensors and scalars, the tensors of sizes that `run` has passed.
-    None: there is more to do, such as to bring a seed. Behind it what _native.forward takes for it; None: it is one in Python."""
+    None: there is more to do, such as to bring a seed. Behind it what _native.forward takes for it; None: it is one in
+    Python."""
     if (plan.draws_or_scales and not plan.draws) or not plan.has_work or plan.copies_any:
         return None, None
     if plan.draws:  # what has no bytecode alone is given a seed

@@ -60,8 +60,8 @@ class Launches(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class _Functions:
-    """Of the library: what makes finders, launchers of both passes, calls, and what a Function is made of, and what puts
-    calls that were made before in front of attune.attention's bytecode."""
+    """Of the library: what makes finders, launchers of both passes, calls, and what a Function is made of, and what
+    puts calls that were made before in front of attune.attention's bytecode."""
 
     finder: Callable[[Any], Any]
     launcher: Callable[[Any], Any]
@@ -155,8 +155,9 @@ def bound_backward(
     learned: tuple[int, ...],
     behind: Behind = NOTHING,
 ) -> Any:
-    """A launch of what `check_saved` passes, for the fourth place of a context's `call`; None: there is none. Its arguments
-    at `address` are all but addresses, `gradients` are what it gives, `learned` the slots of those behind the third."""
+    """A launch of what `check_saved` passes, for the fourth place of a context's `call`; None: there is none. Its
+    arguments at `address` are all but addresses, `gradients` are what it gives, `learned` the slots of those behind the
+    third."""
     functions = _functions()
     if functions is None or not can_launch(plan):
         return None
@@ -216,7 +217,8 @@ def straight(
     behind: tuple[int, ...] = (),
     twins: tuple[tuple[int, int], ...] = (),
 ) -> Callable[..., Any] | None:
-    """go(q, k, v, tensors, with_lse, scalars by name, all arrays): O, or O and LSE; None where `check` does not pass the tensors.
+    """go(q, k, v, tensors, with_lse, scalars by name, all arrays): O, or O and LSE; None where `check` does not pass
+    the tensors.
 
     Args:
         handle: what `launcher_of` gave.

@@ -111,9 +111,7 @@ class Number:
 
     def reciprocal(self) -> Number:
         """1 / this, which is not 0."""
-        return Number(
-            self._captured, ("truediv", ("constant", 1.0), self.recipe), self._places, 1.0 / self._value
-        )
+        return Number(self._captured, ("truediv", ("constant", 1.0), self.recipe), self._places, 1.0 / self._value)
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):

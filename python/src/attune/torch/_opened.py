@@ -126,9 +126,7 @@ class _Opener:
 
     def _instance(self, instance: Any) -> Any:
         attributes = vars(instance)
-        found = {
-            name: self.value(each, ("attribute", id(instance), name)) for name, each in attributes.items()
-        }
+        found = {name: self.value(each, ("attribute", id(instance), name)) for name, each in attributes.items()}
         if all(each is attributes[name] for name, each in found.items()):
             return instance
         if type(instance) in NAMESPACES:

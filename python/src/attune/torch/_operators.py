@@ -1,8 +1,8 @@
 """The operators `torch.ops.attune.attention` and `attention_backward`: what a compiled graph holds.
 
 The spec travels as its YAML, or as a name of the library of specs: a graph that was kept and is run by another process
-still says what it means. Everything else is the launch's: tensors and scalars in the order of the spec's slots, which is
-that of their names, and dropout's seed.
+still says what it means. Everything else is the launch's: tensors and scalars in the order of the spec's slots, which
+is that of their names, and dropout's seed.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def _state(variant: Variant, seed: torch.Tensor | None, device: torch.device) ->
         return variant.for_seed(seed), seed, 0
     if variant.spec.dropout != 0 and _dropout.is_captured(device):
         _advice.warn(
-            "attune: compiled code with dropout in a captured CUDA graph: each replay drops the same elements, as the call "
+            "attune: compiled code with dropout in a captured CUDA graph: each replay drops the same elements, as "
+            "the call "
             "gives the seed. Without `seed=` each replay draws one.",
             RuntimeWarning,
         )
@@ -165,12 +166,11 @@ def _backward(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None) ->
     learned = variant_of(ctx.spec).learned
     gradients: list[torch.Tensor | None] = [None] * ctx.count
     ints, floats, *_rest = ctx.launch
-    of_numbers: tuple[Any, Any] = None if ints else [], None if floats else []  # torch takes an empty list for one of tensors
+    # torch takes an empty list for one of tensors.
+    of_numbers: tuple[Any, Any] = None if ints else [], None if floats else []
     if d_o is None and d_lse is None:
         return None, None, None, gradients, None, *of_numbers, None, None, None
-    found = torch.ops.attune.attention_backward(
-        d_o, d_lse, q, k, v, o, lse, tensors, ctx.spec, *ctx.launch, seed
-    )
+    found = torch.ops.attune.attention_backward(d_o, d_lse, q, k, v, o, lse, tensors, ctx.spec, *ctx.launch, seed)
     for slot, gradient in zip(learned, found[3:], strict=True):
         gradients[slot] = gradient
     return *found[:3], gradients, None, *of_numbers, None, None, None

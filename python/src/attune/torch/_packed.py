@@ -138,12 +138,14 @@ def gradients_of(
     d_lse: torch.Tensor | None,
     launch: Launch,
 ) -> list[torch.Tensor]:
-    """Of q, k, v and the tensors that learn, float32; 0 in rows of no sequence. `arrays` are q, k, v, cu_q, cu_kv, used_q,
-    used_kv, and what may stand behind them is not there; `tensors` are the spec's, by slot."""
+    """Of q, k, v and the tensors that learn, float32; 0 in rows of no sequence. `arrays` are q, k, v, cu_q, cu_kv,
+    used_q, used_kv, and what may stand behind them is not there; `tensors` are the spec's, by slot."""
     q, k, v, *rest = arrays
     assert q is not None and k is not None and v is not None
     offsets = rest[: len(_OFFSETS)]
-    views = {name: None if x is None else detached_view(x.contiguous()) for name, x in zip(_OFFSETS, offsets, strict=True)}
+    views = {
+        name: None if x is None else detached_view(x.contiguous()) for name, x in zip(_OFFSETS, offsets, strict=True)
+    }
     sequences, batch = _packed.sequences_of(Offsets(**views, page_table=None))
     shape = _packed.shape_of(batch, *(detached_view(x) for x in (q, k, v)))
     named = {declared.name: x.contiguous() for declared, x in zip(spec.tensors, tensors, strict=True)}

@@ -1,4 +1,5 @@
-"""The gradient of `torch.ops.attune.attention_over_cache` where it is one of packed sequences: keys in a cache have none."""
+"""The gradient of `torch.ops.attune.attention_over_cache` where it is one of packed sequences: keys in a cache have
+none."""
 
 from __future__ import annotations
 
@@ -63,9 +64,7 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor
 
 def _backward(ctx: Any, d_o: torch.Tensor | None, d_lse: torch.Tensor | None) -> tuple[Any, ...]:
     if not ctx.is_packed:
-        raise UnsupportedError(
-            "attention over a cache has no backward pass in a graph", "call under torch.no_grad()"
-        )
+        raise UnsupportedError("attention over a cache has no backward pass in a graph", "call under torch.no_grad()")
     ints, floats, scale = ctx.launch
     of_numbers: tuple[Any, Any] = None if ints else [], None if floats else []  # as the dense operator's
     gradients: list[torch.Tensor | None] = [None] * ctx.count

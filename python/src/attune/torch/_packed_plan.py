@@ -1,4 +1,5 @@
-"""Packed sequences whose gradients are wanted, by plans: what follows from sizes, strides and types is worked out once."""
+"""Packed sequences whose gradients are wanted, by plans: what follows from sizes, strides and types is worked out
+once."""
 
 from __future__ import annotations
 
@@ -32,8 +33,8 @@ def learned_slots(plan: CachePlan) -> tuple[int, ...]:
 
 
 class PackedBackward:
-    """Launches that belong to those of a CachePlan, of gradients of o with known strides. Thread-safe: each launch takes
-    structs of its own from a pool.
+    """Launches that belong to those of a CachePlan, of gradients of o with known strides. Thread-safe: each launch
+    takes structs of its own from a pool.
 
     Raises:
         UnsupportedError: the device has no backward pass for it.
@@ -55,7 +56,8 @@ class PackedBackward:
         self._d_o = View(0, plan.o_sizes, d_o_strides, dtype, device, None)
 
     def _arguments(self, launch: Launch) -> Any:
-        """att_backward_args, all but the addresses, where gradients of tensors go, and a workspace where they have one."""
+        """att_backward_args, all but the addresses, where gradients of tensors go, and a workspace where they have
+        one."""
         plan = self.plan
         views = plan.declared
         launch.tensors = {tensor.name: view for tensor, view in zip(plan.spec.tensors, views, strict=True)}
@@ -79,7 +81,8 @@ class PackedBackward:
         d_lse: torch.Tensor | None,
         launch: Launch,
     ) -> list[torch.Tensor] | None:
-        """Of q, k, v and learned tensors, 0 in rows of no sequence. None: an operand begins where no launch takes it."""
+        """Of q, k, v and learned tensors, 0 in rows of no sequence. None: an operand begins where no launch takes
+        it."""
         plan = self.plan
         if plan.copied:
             arrays = tuple([copy_of(x) if place in plan.copied else x for place, x in enumerate(arrays)])

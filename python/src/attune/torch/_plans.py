@@ -202,8 +202,8 @@ class NoGradientError(UnsupportedError):
 
 
 def backward_kernel(spec: Spec, shape: Shape, device: str, runtime: Runtime | None = None) -> Kernel:
-    """In the order of sums that torch asks for now. Raises NoGradientError where the device's family has no backward pass
-    for the spec, or none in an order."""
+    """In the order of sums that torch asks for now. Raises NoGradientError where the device's family has no backward
+    pass for the spec, or none in an order."""
     runtime = runtime or default_runtime(device)
     try:
         return of_backward(spec, lambda spec: runtime.kernel(spec, shape, Pass.BACKWARD))
@@ -214,9 +214,7 @@ def backward_kernel(spec: Spec, shape: Shape, device: str, runtime: Runtime | No
         ) from reason
 
 
-def build_backward_ahead(
-    spec: Spec, shape: Shape, device: torch.device, given: Sequence[torch.Tensor | None]
-) -> None:
+def build_backward_ahead(spec: Spec, shape: Shape, device: torch.device, given: Sequence[torch.Tensor | None]) -> None:
     """Has the backward kernel built on a thread of its own where one of the given tensors wants a gradient, while the
     caller builds the forward one: a first step then waits for one compile, not two. What fails there fails again where
     the gradient is asked for."""

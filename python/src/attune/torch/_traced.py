@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn, Protocol
 
@@ -31,6 +32,20 @@ class Symbolic:
     requires_grad = False
     __array_ufunc__ = None  # NumPy's numbers leave their operators to this
     _trace: Any  # a Tracer
+
+    @property
+    def __class__(self) -> Any:
+        """What isinstance asks where the type is another one. A function that asks for a tensor would take the other
+        branch, and torch's own code would take this for memory if it were told that it is one."""
+        caller = sys._getframe(1)
+        module = str(caller.f_globals.get("__name__")).split(".")[0]
+        if module == "torch" and caller.f_code.co_name == "is_tensor":
+            return torch.Tensor
+        if module not in ("attune", "torch") and "Tensor" in caller.f_code.co_names:
+            raise Untranslatable(
+                "`isinstance` of a traced value in a function that names `Tensor`: say torch.is_tensor"
+            )
+        return type(self)
 
     @property
     def shape(self) -> torch.Size:
@@ -80,7 +95,7 @@ class Symbolic:
         raise Untranslatable(_BRANCH)
 
     def __index__(self) -> NoReturn:
-        raise Untranslatable("a traced value as a Python int: `range`, or an index into a list")
+        raise Untranslatable("a traced value as a Python int: `range`, or an index into a list, of which make a tensor")
 
     def __int__(self) -> NoReturn:
         raise Untranslatable("`int` of a traced value")
@@ -173,7 +188,7 @@ def _add_operators() -> None:
 
         setattr(Symbolic, f"__r{dunder}__" if swapped else f"__{dunder}__", method)
 
-    for dunder in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor", "lshift", "rshift", "matmul"):
+    for dunder in "add sub mul truediv floordiv mod pow and or xor lshift rshift matmul".split():
         add(dunder)
         add(dunder, swapped=True)
     for dunder in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "pos", "abs", "invert"):

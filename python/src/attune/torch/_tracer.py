@@ -23,7 +23,8 @@ from attune.torch._traced import PartialLookUp, Small, Symbolic, Traced, holds_t
 
 # What a function may ask a captured tensor without depending on its values.
 _METADATA = frozenset(
-    "size dim numel stride nelement ndimension is_contiguous is_floating_point is_complex __len__ shape dtype device ndim "
+    "size dim numel stride nelement ndimension is_contiguous is_floating_point is_complex __len__ shape dtype device "
+    "ndim "
     "requires_grad is_cuda is_cpu is_meta is_neg is_conj layout itemsize nbytes data_ptr".split()
 )
 # What makes a view of a captured tensor, or a copy, which is told from a view by where it lies.
@@ -31,8 +32,8 @@ _VIEWS = frozenset(
     "view view_as reshape reshape_as flatten unflatten squeeze unsqueeze expand expand_as transpose swapaxes swapdims "
     "permute movedim moveaxis t T mT select narrow diagonal unbind unfold split chunk getitem __getitem__".split()
 )
-# Where a captured number stays a constant of the kernel: another value is another algorithm, or divisions that constants
-# turn into products and shifts.
+# Where a captured number stays a constant of the kernel: another value is another algorithm, or divisions that
+# constants turn into products and shifts.
 _BY_CONSTANTS = frozenset(
     "remainder floor_divide pow bitwise_and bitwise_or bitwise_xor bitwise_left_shift bitwise_right_shift".split()
 )
@@ -76,7 +77,10 @@ class Trace(TorchFunctionMode):
         arguments = ([score] if score is not None else []) + list(self._indices.values())
         try:
             with self:
-                return self.expression_of(function(*(Traced(self, argument) for argument in arguments)))
+                found = function(*(Traced(self, argument) for argument in arguments))
+                if found is None:
+                    raise Untranslatable("no `return`: it gave None")
+                return self.expression_of(found)
         except Untranslatable as problem:
             raise Untranslatable(f"{what} uses {problem}") from None
         except Exception as problem:
@@ -131,9 +135,9 @@ class Trace(TorchFunctionMode):
         return target
 
     def _factors(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], str]:
-        """Operands of a product or a quotient. A kernel folds constant ones: into the scale of its exponentials where they
-        are the score's, into the steps of a position. So a captured number is a constant there, until it is seen to
-        vary; a factor of ints, and a quotient that is rounded, always."""
+        """Operands of a product or a quotient. A kernel folds constant ones: into the scale of its exponentials where
+        they are the score's, into the steps of a position. So a captured number is a constant there, until it is seen
+        to vary; a factor of ints, and a quotient that is rounded, always."""
         of_ints = all(self._operand(each).type != "float" for each in args if not is_number(each)) and not any(
             each.of_type() is float for each in args if is_number(each)
         )

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import torch
 from torch.autograd import forward_ad
 
-from attune._errors import BadInputError
+from attune._errors import BadInputError, UnsupportedError
 from attune._structs import Layout
 from attune.spec import Spec
 from attune.torch._plans import variant_of
@@ -57,9 +57,18 @@ def refuse_tangents_of_a_graph() -> None:
         raise NotImplementedError(_FORWARD_MODE)
 
 
+def refuse_jit() -> None:
+    """Raises UnsupportedError where torch.jit.trace records: it sees no launch, and gives sizes as tensors."""
+    if torch._C._get_tracing_state() is not None:
+        raise UnsupportedError(
+            "attention under torch.jit.trace", "torch.compile and torch.export take it into their graphs"
+        )
+
+
 def refuse_unlearned(spec: Spec, tensors: Sequence[torch.Tensor]) -> None:
-    """Raises BadInputError where a tensor, of those of the spec by slot, wants a gradient that the spec does not make: torch
-    would take it for a constant. A graph that is made, or run, where its tensors learn nothing has such a spec, too."""
+    """Raises BadInputError where a tensor, of those of the spec by slot, wants a gradient that the spec does not make:
+    torch would take it for a constant. A graph that is made, or run, where its tensors learn nothing has such a spec,
+    too."""
     for declared, tensor in zip(spec.tensors, tensors, strict=True):
         if not declared.grad and isinstance(tensor, torch.Tensor) and wants_gradient(tensor):
             raise BadInputError(
@@ -131,7 +140,9 @@ class _Attention(ForwardFunction):
 
 class _Backward(GradientFunction):
     @staticmethod
-    def forward(call: Call, seed: Any, d_o: Any, d_lse: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, *tensors: Any) -> Any:
+    def forward(
+        call: Call, seed: Any, d_o: Any, d_lse: Any, q: Any, k: Any, v: Any, o: Any, lse: Any, *tensors: Any
+    ) -> Any:
         return tuple(torch.ops.attune.attention_backward(d_o, d_lse, q, k, v, o, lse, tensors, *call, seed))
 
     @staticmethod
@@ -140,8 +151,8 @@ class _Backward(GradientFunction):
 
 
 def _mapped(apply: Callable[..., Any], count: int, dims: Sequence[int | None], call: Call, given: Sequence[Any]) -> Any:
-    """`count` calls, as torch's vmap wants them: their results stacked, and along which dims. One launch where the mapped
-    dim may be a part of the batch."""
+    """`count` calls, as torch's vmap wants them: their results stacked, and along which dims. One launch where the
+    mapped dim may be a part of the batch."""
     _check_count(count)
     given = [x if dim is None else x.movedim(dim, 0) for x, dim in zip(given, dims, strict=True)]
     if _may_be_batch(call, given):

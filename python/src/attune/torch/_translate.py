@@ -41,8 +41,8 @@ def translate(
     sink: torch.Tensor | None = None,
     numbers: Captured | None = None,
 ) -> Translation:
-    """Of functions with torch's signatures, at a launch of this shape; `factor` multiplies the score first, `sink` has a
-    logit a head, `numbers` are those of the functions.
+    """Of functions with torch's signatures, at a launch of this shape; `factor` multiplies the score first, `sink` has
+    a logit a head, `numbers` are those of the functions.
 
     Raises:
         Untranslatable: naming the operation.

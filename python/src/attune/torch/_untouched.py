@@ -18,7 +18,8 @@ def untouched(
     sizes: tuple[int, ...], dtype: torch.dtype, word: int, axis: int, ends: tuple[int, int] | None
 ) -> Untouched:
     """Of a contiguous tensor whose `axis` is that of tokens. `ends`: the places of the offsets and of the last of them,
-    where all rows between the first and the last one are a sequence's; None: any row may be none's, and all are written."""
+    where all rows between the first and the last one are a sequence's; None: any row may be none's, and all are
+    written."""
     inner_bytes = math.prod(sizes[axis + 1 :]) * dtype.itemsize
     assert inner_bytes % 4 == 0, "rows are of 16 bytes, and LSE is float32"
     offsets, sequences = (-1, 0) if ends is None else ends

@@ -45,8 +45,23 @@ _NARROW = frozenset(
 )
 _WIDE = frozenset(("int32", "int64", "float32", "float64"))
 _OPERATORS = (types.MethodDescriptorType, types.WrapperDescriptorType, types.MethodWrapperType)
-_PLAIN = (range, int, bool, str, bytes, type(None), complex, torch.dtype, torch.device, torch.Size, torch.layout, type(...))
-_OF_ENUM = frozenset("_value_ _name_ __objclass__ _sort_order_ _inverted_ _hashable_values_ _unhashable_values_".split())
+_PLAIN = (
+    range,
+    int,
+    bool,
+    str,
+    bytes,
+    type(None),
+    complex,
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    torch.layout,
+    type(...),
+)
+_OF_ENUM = frozenset(
+    "_value_ _name_ __objclass__ _sort_order_ _inverted_ _hashable_values_ _unhashable_values_".split()
+)
 MISSING = object()
 # Ends what is as long as it is: else what follows it might be taken for a part of it, and two programs for one.
 _END = ("end",)
@@ -80,14 +95,14 @@ class Walk:
         opened: addresses of functions and objects that numbers stand in, or may.
         is_bound: whether every value stands in a cell or under a global name, and cannot change where it stands.
         met: the names that any of the code used; `asks` is whether those that the walk was given matter.
-        cells, globals, functions: what was met where: cells and global names with their values, functions with what they
-            are made of.
+        cells, globals, functions: what was met where: cells and global names with their values, functions with what
+            they are made of.
         is_reached_twice: whether a number that is left open was met where none may be, too.
     """
 
     def __init__(self, opens: bool, names: frozenset[str]) -> None:
-        """`opens`: whether numbers are left out of the parts where they can be. `names`: those that any of the code uses,
-        for what holds an object may hand it on; a guess at first."""
+        """`opens`: whether numbers are left out of the parts where they can be. `names`: those that any of the code
+        uses, for what holds an object may hand it on; a guess at first."""
         self._names = names
         self.met: set[str] = set()
         self.asks = False
@@ -137,7 +152,13 @@ class Walk:
         kind = type(value)
         is_own = kind is own or own.__name__ in _WIDE
         self._sees_narrow |= not is_own
-        if place is not None and not self._closed and is_own and (kind is int or kind is float) and may_be_brought(value):
+        if (
+            place is not None
+            and not self._closed
+            and is_own
+            and (kind is int or kind is float)
+            and may_be_brought(value)
+        ):
             self.places[place] = len(self.numbers)
             self.numbers.append(value)
             self.parts.append((kind, "open"))
@@ -210,7 +231,14 @@ class Walk:
         if self._count > _MAX_VALUES:
             raise Unknown
         self._seen[id(value)] = -self._count
-        if not self._closed and kind in (types.FunctionType, types.MethodType, list, dict, functools.partial, *NAMESPACES):
+        if not self._closed and kind in (
+            types.FunctionType,
+            types.MethodType,
+            list,
+            dict,
+            functools.partial,
+            *NAMESPACES,
+        ):
             self.opened.add(id(value))
         if kind is types.FunctionType:
             self._function(value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 from typing import Any, NoReturn
 
 import torch
@@ -15,6 +14,7 @@ from attune._met import sizes_of
 from attune.torch import _autocast, _dropout, _precision
 from attune.torch._bound import Bound, can_be_bound, holds_of, keep_in
 from attune.torch._called_modules import watched
+from attune.torch._call_checks import check_functions, check_operands
 from attune.torch._captured import CapturedTensors
 from attune.torch._compiled import trace_call, warn_of_fallback
 from attune.torch._expression import Untranslatable
@@ -23,6 +23,7 @@ from attune.torch._negative import resolved
 from attune.torch._operator_call import call_operator, is_plain, spec_text
 from attune.torch._plans import ForwardPlan, NoGradientError, Variant, variant_of
 from attune.torch._recall import Known, Seen, look_at, recall
+from attune.torch._transforms import refuse_jit
 from attune.torch.block_mask import BlockMask, MaskMod, mask_mod_of
 
 _of_torch = torch_flex.flex_attention  # whatever stands under the name later
@@ -98,7 +99,12 @@ def flex_attention(
             scale = scale.item()  # a call is found by what it says; a tensor is the same with another value
     met: Seen | None = None
     says: tuple[Any, ...] = ()
-    if return_aux is None and sink is None and not torch.compiler.is_dynamo_compiling() and forward_ad._current_level < 0:
+    if (
+        return_aux is None
+        and sink is None
+        and not torch.compiler.is_dynamo_compiling()
+        and forward_ad._current_level < 0
+    ):
         met = _meet(score_mod, block_mask, mask_mod)
         if met is not None:
             says = (
@@ -117,6 +123,7 @@ def flex_attention(
     given = query, key, value
     query, key, value = _autocast.cast(query, key, value)
     if not torch.compiler.is_dynamo_compiling():
+        refuse_jit()
         query, key, value = resolved(query), resolved(key), resolved(value)
     seen, call = None, ()
     if return_aux is None and not torch.compiler.is_dynamo_compiling():
@@ -137,8 +144,8 @@ def flex_attention(
                 _bind(met, known, says, given, (query, key, value))
             return (out, lse) if return_lse else out
     if not torch.compiler.is_dynamo_compiling():
-        _check_functions(score_mod, block_mask, mask_mod)
-    _check(query, key, value, block_mask, enable_gqa)
+        check_functions(score_mod, block_mask, mask_mod)
+    check_operands(query, key, value, block_mask, enable_gqa, scale)
     _dropout.check(dropout)
     if sink is not None and tuple(sink.shape) != (query.shape[1],):
         raise ValueError(f"Expect a sink of {query.shape[1]} heads, but got one of shape {tuple(sink.shape)}.")
@@ -151,11 +158,31 @@ def flex_attention(
             if strict or dropout or sink is not None or mask_mod is not None:
                 raise NotImplementedError("max_scores is asked for, which Attune's kernels do not give")
             return _of_torch(
-                query, key, value, score_mod, block_mask, scale, enable_gqa, False, kernel_options, return_aux=return_aux
+                query,
+                key,
+                value,
+                score_mod,
+                block_mask,
+                scale,
+                enable_gqa,
+                False,
+                kernel_options,
+                return_aux=return_aux,
             )
         seed = _dropout.draw_tensor(query.device) if dropout else None
         out, lse = trace_call(
-            query, key, value, score_mod, whole_mask, scale, kernel_options, wants_lse, strict, dropout, seed, sink,
+            query,
+            key,
+            value,
+            score_mod,
+            whole_mask,
+            scale,
+            kernel_options,
+            wants_lse,
+            strict,
+            dropout,
+            seed,
+            sink,
             precision,
         )
         if return_aux is not None:
@@ -179,9 +206,22 @@ def flex_attention(
             block_mask = BlockMask.of_mask_mod(whole_mask, sizes, query.device, (128, 128))
         # torch has deprecated `return_lse`, and Attune has not.
         aux = torch_flex.AuxRequest(lse=True) if return_lse else return_aux
-        result: Any = _of_torch(
-            query, key, value, score_mod, block_mask, scale, enable_gqa, kernel_options=kernel_options, return_aux=aux
-        )
+        try:
+            result: Any = _of_torch(
+                query,
+                key,
+                value,
+                score_mod,
+                block_mask,
+                scale,
+                enable_gqa,
+                kernel_options=kernel_options,
+                return_aux=aux,
+            )
+        except NotImplementedError as of_torch:  # on CPUs it has no backward pass
+            raise NotImplementedError(
+                f"{of_torch}\nIt is torch's that was called, for attune's has not: {reason}"
+            ) from reason
         return (result[0], result[1].lse) if return_lse else result
     if return_aux is not None:
         return out, torch_flex.AuxOutput(lse=lse if wants_lse else None, max_scores=None)
@@ -361,82 +401,6 @@ def _both(of_blocks: MaskMod | None, mask_mod: MaskMod | None) -> MaskMod | None
     if mask_mod is None:
         return of_blocks
     return torch_flex.and_masks(of_blocks, mask_mod)
-
-
-def _check_functions(score_mod: Any, block_mask: Any, mask_mod: Any) -> None:
-    """Raises TypeError where one of them is no such thing."""
-    for name, function in (("score_mod", score_mod), ("mask_mod", mask_mod)):
-        if function is not None and not callable(function):
-            advice = "; expressions in words are attune.attention's" if isinstance(function, str) else ""
-            raise TypeError(f"{name} is a {type(function).__name__}, not a function{advice}")
-        _check_arguments(name, function)
-    if block_mask is not None and not hasattr(block_mask, "BLOCK_SIZE"):
-        advice = ": look it up in a function, mask_mod=lambda b, h, q_idx, kv_idx: mask[q_idx, kv_idx]"
-        raise TypeError(
-            f"block_mask is a {type(block_mask).__name__}, no BlockMask"
-            + (advice if isinstance(block_mask, torch.Tensor) else ": create_block_mask makes one")
-        )
-
-
-_ARGUMENTS = {"score_mod": "score, b, h, q_idx, kv_idx", "mask_mod": "b, h, q_idx, kv_idx"}
-
-
-def _check_arguments(name: str, function: Any) -> None:
-    """Raises TypeError where it takes what the other of the two is given."""
-    other = "mask_mod" if name == "score_mod" else "score_mod"
-    if not _takes(function, _ARGUMENTS[name]) and _takes(function, _ARGUMENTS[other]):
-        raise TypeError(f"{name} is called with ({_ARGUMENTS[name]}), and this one takes what a {other} does: say {other}=")
-
-
-def _takes(function: Any, arguments: str) -> bool:
-    try:
-        inspect.signature(function).bind(*arguments.split(","))
-    except TypeError:
-        return False
-    except ValueError:  # it does not say
-        return True
-    return True
-
-
-def _check(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    block_mask: torch_flex.BlockMask | None,
-    enable_gqa: bool,
-) -> None:
-    """What torch refuses is refused here, in its words."""
-    if query.is_nested or key.is_nested or value.is_nested:
-        raise NotImplementedError("flex_attention does not support NestedTensor inputs; attune.attention takes them")
-    if query.dim() != 4 or key.dim() != 4 or value.dim() != 4:
-        raise NotImplementedError("query, key, and value must be 4D tensors")
-    if not query.dtype == key.dtype == value.dtype:
-        raise ValueError(f"Expected one dtype, but got {query.dtype}, {key.dtype} and {value.dtype}")
-    if not query.device == key.device == value.device:
-        raise ValueError(f"Expected one device, but got {query.device}, {key.device} and {value.device}")
-    if query.shape[-1] != key.shape[-1]:
-        raise ValueError(f"Expect query and key to have one head_dim, but got {query.shape[-1]} and {key.shape[-1]}")
-    heads, kv_heads = query.shape[1], key.shape[1]
-    if heads != kv_heads and not enable_gqa:
-        raise ValueError(
-            f"Expect query and key/value to have the same number of heads but got Hq={heads} and Hkv={kv_heads}. "
-            "Try setting enable_gqa=True for GQA."
-        )
-    if kv_heads == 0 or heads % kv_heads:
-        raise ValueError(f"Expect Hq to be a multiple of Hkv, but got Hq={heads} and Hkv={kv_heads}.")
-    if key.shape[0] not in (1, query.shape[0]):
-        raise ValueError(f"Expect one batch, or 1 of key/value, but got Bq={query.shape[0]} and Bkv={key.shape[0]}.")
-    if block_mask is None:
-        return
-    of_all = torch_flex._LARGE_SPARSE_BLOCK_SIZE
-    lengths = (query.shape[-2], key.shape[-2])
-    if tuple(block_mask.BLOCK_SIZE) != (of_all, of_all) and tuple(block_mask.shape[-2:]) != lengths:
-        raise ValueError(
-            f"block_mask was created for block_mask.shape={block_mask.shape} but got q_len={lengths[0]} and "
-            f"kv_len={lengths[1]}. Create one of these lengths, or cut it to them: block_mask._adjust{lengths}."
-        )
-    if block_mask.mask_mod is torch_flex._sliced_mask_mod_error:
-        raise RuntimeError("Cannot use mask_mod from a sliced BlockMask")
 
 
 def _whole_mask(block_mask: torch_flex.BlockMask | None, mask_mod: MaskMod | None) -> MaskMod | None:

@@ -15,9 +15,10 @@ from typing import Any, NoReturn
 
 import torch
 from torch.nn.attention import flex_attention as torch_flex
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers.masking_utils import causal_mask_function
 
+from attune import _advice
 from attune._errors import UnsupportedError
 from attune.torch._dense import add_dense, top_left_causal
 from attune.torch._positions import FromTheEnd
@@ -181,5 +182,27 @@ def attention(
     return out.transpose(1, 2).contiguous(), None
 
 
+_of_transformers = PreTrainedModel.get_correct_attn_implementation
+_told: set[type] = set()
+
+
+def _implementation(model: PreTrainedModel, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
+    """What transformers asks of a model that is made, the parts of another one too. Models of its own that compute
+    attention by themselves know nothing of implementations that are registered: they keep what they have."""
+    kind = type(model)
+    is_of_theirs = kind.__module__.startswith("transformers.models.")
+    if requested_attention == NAME and is_of_theirs and not kind._can_set_attn_implementation():
+        requested_attention = "sdpa" if kind._supports_sdpa else "eager"
+        if kind not in _told:
+            _told.add(kind)
+            _advice.warn(
+                f"{kind.__name__} computes attention by itself, and asks no implementation: it keeps "
+                f'"{requested_attention}"'
+                + (", of which attune.torch.activate_sdpa() takes what torch fuses" if kind._supports_sdpa else "")
+            )
+    return _of_transformers(model, requested_attention, *args, **kwargs)
+
+
+PreTrainedModel.get_correct_attn_implementation = _implementation
 AttentionInterface.register(NAME, attention)
 AttentionMaskInterface.register(NAME, attention_mask)
