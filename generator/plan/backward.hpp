@@ -80,5 +80,8 @@ void cut_walks(const AttentionSpec& spec, bool cuts, int tile_q, int tile_kv, do
 // Of a kernel whose items are tiles of keys; `row_bytes`: moved for a query row besides.
 ShapeCost backward_shape_cost(int tile_q, int tile_kv, double row_bytes, const ProblemShape& shape,
                               const DeviceFacts& device, const LiveWork& work);
+// Whether nothing hides what the launches move that make rows and dQ: a ShapeCost's `seen`.
+bool rows_are_in_open(const AttentionSpec& spec, const ProblemShape& shape, const LiveWork& work,
+                      double rounds);
 
 }  // namespace attune

@@ -23,14 +23,34 @@ inline double filled_share(const AttentionSpec& spec, const ProblemShape& shape,
 // stretches of the decode family.
 inline double tile_list_us(const AttentionSpec& spec) { return is_packed(spec) ? 6 : 0; }
 
-// Tiles of `rows` queries that a mean sequence of `shape.q_len` has. Where there are several
-// queries each, sequences end anywhere in their last tile, and beside a chunk of a prompt there may
-// be single tokens, which take a tile each.
+// From so many queries a mean sequence on, lengths differ.
+constexpr std::int64_t kManyQueries = 17;
+
+// Whether some of many sequences are chunks of prompts and the others single tokens of long
+// contexts, as in a step of an engine: drafted tokens are fewer than a mean sequence has then, and
+// chunks alone are more.
+inline bool has_chunks_beside_tokens(const AttentionSpec& spec, const ProblemShape& shape) {
+  constexpr std::int64_t kMostOfMean = 31, kManySequences = 32, kLongContext = 1024;
+  return is_packed(spec) && shape.batch >= kManySequences && shape.q_len >= kManyQueries &&
+         shape.q_len <= kMostOfMean && shape.kv_len >= kLongContext;
+}
+
+// Tiles of `rows` queries that a mean sequence of `shape.q_len` has. Where there are many queries
+// each, sequences end anywhere in their last tile; a single token beside chunks takes a tile.
 inline double mean_query_tiles(const AttentionSpec& spec, const ProblemShape& shape, double rows) {
-  constexpr double kFewQueries = 16;  // from so many on they differ
   const double queries = double(shape.q_len);
-  if (!is_packed(spec) || queries <= kFewQueries) return std::ceil(queries / rows);
+  if (!is_packed(spec) || shape.q_len < kManyQueries) return std::ceil(queries / rows);
+  if (has_chunks_beside_tokens(spec, shape)) return 1 + (queries - 1) / rows;
   return std::max(1.0, queries / rows + 0.5);
+}
+
+// ShapeCost::seen of tiles of `rows` queries. Of plans that memory makes equal the one that
+// computes the least is the fastest, and memory waits for a chunk's tiles, which come first.
+inline double seen_of_tiles(const AttentionSpec& spec, const ProblemShape& shape, double rows) {
+  constexpr double kSeen = 0.02, kSeenOfChunk = 0.6;
+  if (!has_chunks_beside_tokens(spec, shape)) return is_packed(spec) ? kSeen : 0;
+  const double of_chunk = double(shape.q_len - 1) / rows;  // over those of the others
+  return kSeen + kSeenOfChunk * of_chunk / (of_chunk + 1);
 }
 
 }  // namespace attune

@@ -315,7 +315,8 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
           .transfer_us = bytes / (kMemoryShare * device.memory_gb_per_s * 1e3),
           .beside_us =
               (kItemClocks - shown_item_clocks(spec, plan, device)) / (device.clock_ghz * 1e3) -
-              sooner_us(spec, shape, device, items)};
+              sooner_us(spec, shape, device, items),
+          .seen = seen_of_tiles(spec, shape, tile.tile_q)};
 }
 
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {

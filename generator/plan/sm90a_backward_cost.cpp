@@ -159,6 +159,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
       tile.tile_q, tile_kv(tile),
       4.0 * spec.head_dim_v + 10.0 * slabs(spec.head_dim_qk) * kSlabColumns, shape, device, work);
   cut_walks(spec, tile.cuts_walks, tile.tile_q, tile_kv(tile), kShortParts, shape, device, cost);
+  cost.seen = rows_are_in_open(spec, shape, work, cost.rounds) ? 1 : 0;
   const double query_tiles = std::ceil(double(shape.q_len) / tile.tile_q);
   if (spec.mask && !tile.takes_items && !spec.deterministic && !is_packed(spec)) {
     cost.rounds = rounds_of_groups(cost, shape, tile, device, work);

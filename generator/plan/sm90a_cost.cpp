@@ -42,6 +42,15 @@ double rounds_of(const Sm90aPlan& tile, const LiveWork& work, double items, doub
   return std::max(work.longest, items / ctas + 0.25 * last);
 }
 
+// What so many rounds take at least, whoever takes which item: of the longest that are more than
+// whole rounds some CTA has one more. A chunk's items on many keys are nearly alike: 176 of 192
+// queries behind 8192 keys, d 64, take an H200 229 us, 256 of 128 queries 179.
+double least_rounds(const LiveWork& work, double items, double ctas) {
+  const double most = std::ceil(items / ctas);
+  const double longer = (most - 1) * ctas / items;  // of all items
+  return most * (work.longest - (work.longest - work.shortest) * longer);
+}
+
 // Keys that take as long as what an item costs beside its tiles.
 constexpr double kItemKeys = 220;
 
@@ -285,15 +294,29 @@ double tiles_in_open(const AttentionSpec& spec, const Sm90aPlan& tile, const Pro
   return tile.score_buffers == 2 ? kPairs : kAlone;
 }
 
+// What tiles take longer beside chunks, where single tokens walk over thousands of keys, than the
+// model says of them, which short walks were as good for: a warpgroup alone, and two with one
+// buffer of scores that are products alone. H200, causal, pages of 64, d 128: 80 keys in one buffer
+// take 1.28 to 1.43 times as long as 128 in two where the model says the same, of 16 (which come
+// more slowly) 1.05 and 1.09.
+double beside_chunks(const AttentionSpec& spec, const Sm90aPlan& tile, const ProblemShape& shape) {
+  constexpr double kSlow = 1.25;
+  const bool alone = tile.warpgroups == 1 && tile.pieces == 1;  // in pieces: plan_cost()
+  const bool in_step = tile.warpgroups == 2 && tile.score_buffers == 1 && !spec.score;
+  return has_chunks_beside_tokens(spec, shape) && (alone || in_step) ? kSlow : 1;
+}
+
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
                      const DeviceFacts& device, const LiveWork& work) {
   const Sm90aPlan& tile = tile_of(plan);
   const int rows = item_queries(tile);
   // How long a sequence alone is the shape says.
-  const bool is_known = tile.pieces > 1 && shape.batch == 1;
+  const bool is_alone = is_packed(spec) && shape.batch == 1;
+  const double known_tiles = std::ceil(double(shape.q_len) / rows);
   const double q_tiles =
-      is_known ? std::ceil(double(shape.q_len) / rows)
-               : mean_query_tiles(spec, shape, double(rows * tile.cluster)) * tile.cluster;
+      is_alone && tile.pieces > 1
+          ? known_tiles
+          : mean_query_tiles(spec, shape, double(rows * tile.cluster)) * tile.cluster;
   const double filled = filled_share(spec, shape, work.share);
   double kv_tiles = std::ceil(double(shape.kv_len) / tile.tile_kv) * work.share * filled;
   // Tensors that a mask reads leave less than what is not known to be dead. The survey has one such
@@ -305,7 +328,9 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   kv_tiles *= tile_weight(tile, work);
   const auto heads = att::head_sets<std::int64_t>(shape.heads, shape.kv_heads, tile.heads);
   const double whole_items = q_tiles * double(heads) * double(shape.batch);
-  const CutItems cut = cut_items(spec, tile, whole_items, kv_tiles, device.processor_count);
+  // Beside chunks the longest sequence is cut where the mean one need not be.
+  const double uncut = has_chunks_beside_tokens(spec, shape) ? 1 / filled : 1;
+  const CutItems cut = cut_items(spec, tile, whole_items, kv_tiles, uncut, device.processor_count);
   const double items = whole_items * cut.pieces;
   // A CTA has whole tiles.
   if (cut.pieces > 1) kv_tiles = std::ceil(kv_tiles / cut.pieces);
@@ -316,8 +341,11 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
                                                                                        : 1.0;
   // The longest sequence, of which pieces are cut the more.
   const double longest = cut.pieces > 1 ? 1 : 1 / filled;
-  const double rounds =
-      std::max(luck * rounds_of(tile, work, items, device.processor_count), longest);
+  double rounds = std::max(luck * rounds_of(tile, work, items, device.processor_count), longest);
+  if (is_alone && cut.pieces == 1 && !work.is_described) {
+    rounds =
+        std::max(rounds, least_rounds(work, known_tiles * double(heads), device.processor_count));
+  }
   const double dims = spec.head_dim_qk + spec.head_dim_v;
   // Of the datasheet's rate: one query a head drew 0.72 to 0.84 of an H200's.
   constexpr double kMemoryShare = 0.8;
@@ -330,8 +358,6 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
       (is_static ? kStaticTransfer : 1.0) * bytes / (kMemoryShare * device.memory_gb_per_s * 1e3);
   // Beyond what every plan of every family draws once, unless all processors draw.
   const bool is_cut = cut.pieces > 1;
-  // Of plans that memory makes equal the one that computes the least is the fastest.
-  constexpr double kSeen = 0.02;
   const double drawn = whole_items / tile.cluster * drawn_tiles * tile.tile_kv;
   const double drawn_once =
       is_cut ? 0 : double(shape.batch) * double(shape.kv_heads) * double(shape.kv_len);
@@ -343,11 +369,12 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const bool is_full = shape.batch == 1 && shape.q_len >= kRows;
   return {.rounds = rounds,
           .tiles = kv_tiles,
-          .slowdown = is_full && tile.heads > tile.warpgroups ? kSharedForNothing : 1,
+          .slowdown = (is_full && tile.heads > tile.warpgroups ? kSharedForNothing : 1) *
+                      beside_chunks(spec, tile, shape),
           .units_per_us = device.clock_ghz * 1e3,
           .transfer_us = std::max(memory_us, drawn_us),
           .beside_us = cut.beside_us,
-          .seen = is_packed(spec) ? kSeen : 0};
+          .seen = seen_of_tiles(spec, shape, rows)};
 }
 
 }  // namespace attune::sm90a

@@ -25,13 +25,14 @@ std::int64_t piece_count(const Sm90aPlan& tile, std::int64_t items) {
 // Of packed sequences, whose CTAs find for themselves how many there are
 // (templates/tile/sm90_listed_pieces.cuh), by lengths that are not known here: whole rounds of
 // equal items, where theirs let short ones fill the last round.
-double listed_pieces(const Sm90aPlan& tile, double items, double tiles, int ctas) {
+double listed_pieces(const Sm90aPlan& tile, double items, double tiles, double longest, int ctas) {
   double best = 1;
   double least = std::numeric_limits<double>::infinity();
   for (int pieces = 1; pieces <= tile.pieces; ++pieces) {
     if (items * pieces * tile.warpgroups * kRows > att::kMostKeyRows) break;
-    const double time =
-        std::ceil(items * pieces / ctas) * (tiles / pieces + att::kPieceTiles) + pieces / 2.0;
+    const double time = std::max(std::ceil(items * pieces / ctas), pieces == 1 ? longest : 1) *
+                            (tiles / pieces + att::kPieceTiles) +
+                        pieces / 2.0;
     if (time >= least) continue;
     least = time;
     best = pieces;
@@ -91,11 +92,11 @@ bool has_fewer_pieces(const AttentionSpec& spec, const KernelPlan& plan,
 }
 
 CutItems cut_items(const AttentionSpec& spec, const Sm90aPlan& tile, double items, double tiles,
-                   int ctas) {
+                   double longest, int ctas) {
   if (tile.pieces == 1) return {};
   // Counters are zeroed before the launch, results written, and the last CTA reads those of all.
   constexpr double kMergeUs = 4, kPieceUs = 0.6;
-  const double pieces = is_packed(spec) ? listed_pieces(tile, items, tiles, ctas)
+  const double pieces = is_packed(spec) ? listed_pieces(tile, items, tiles, longest, ctas)
                                         : double(piece_count(tile, std::llround(items)));
   return {.pieces = pieces, .beside_us = kMergeUs + kPieceUs * pieces};
 }

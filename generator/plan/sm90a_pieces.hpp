@@ -27,12 +27,13 @@ bool finds_items(const AttentionSpec& spec, const Sm90aPlan& tile);
 // more.
 bool has_fewer_pieces(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape);
 
-// How a plan's items are cut, of `items` items of `tiles` kv tiles, where `ctas` take them.
+// How a plan's items are cut, of `items` items of `tiles` kv tiles, where `ctas` take them; of
+// packed sequences the longest is taken for `longest` times as long.
 struct CutItems {
   double pieces = 1;  // of an item
   double beside_us = 0;
 };
 CutItems cut_items(const AttentionSpec& spec, const Sm90aPlan& tile, double items, double tiles,
-                   int ctas);
+                   double longest, int ctas);
 
 }  // namespace attune::sm90a

@@ -91,6 +91,38 @@ TEST(ServingPlan, StretchesDrawKeysAgainForFurtherRows) {
   EXPECT_GT(cost("q16 k16 s3 w8 p16 stretches"), 1.3 * cost("q16 k16 s3 w8 p16"));
 }
 
+// 512 queries beside 31 single tokens of up to 7823 keys, 16 heads on 2, in pages of 16: 190 us by
+// a warpgroup of two heads, 118 by two of eight heads in pieces, 130 uncut, by one of four 133.
+TEST(ServingPlan, SingleTokensOfAGroupShareAnItemBesideAChunk) {
+  const KernelPlan plan = chosen(packed(Layout::kPaged, 128), {32, 16, 2, 543, 7823});
+  EXPECT_EQ(to_string(plan),
+            "sm90a forward sm_90a w2 k128 s3 b2 qreg c1 longest g16 frozen tma heads8 p16");
+  // Of 32 heads on 8, whose tokens are one item so, 160 us, of one warpgroup's 157 to 166; 2048
+  // beside 127 616, of one warpgroup's 626.
+  for (const ProblemShape& shape : {ProblemShape{32, 32, 8, 543, 7647}, {128, 32, 8, 2175, 7891}}) {
+    EXPECT_EQ(to_string(chosen(packed(Layout::kPaged, 128), shape)),
+              "sm90a forward sm_90a w2 k128 s3 b2 qreg c1 longest g16 frozen tma heads4");
+  }
+}
+
+// Lists of the decode family have memory wait for a chunk: 2048 queries and 127 single tokens of 16
+// heads, d 64, 930 us, by stretches 972, by four plans of the tensor unit 693 to 723.
+TEST(ServingPlan, MemoryWaitsForAChunkOfTheDecodeFamily) {
+  const AttentionSpec spec = packed(Layout::kPaged, 64);
+  const ProblemShape shape{128, 16, 16, 2175, 8176};
+  EXPECT_EQ(chosen(spec, shape).family(), Family::kSm90a);
+  // Single tokens alone: 586 to 616 us, by the tensor unit 614 to 645.
+  EXPECT_EQ(chosen(spec, {127, 16, 16, 127, 8176}).family(), Family::kDecode);
+}
+
+// 2048 queries behind 8192 keys, 16 heads, d 64: 176 items of three warpgroups on 132 processors
+// are two rounds, 230 us, and 256 of two 179.
+TEST(ServingPlan, AChunksItemsTakeWholeRounds) {
+  const KernelPlan plan = chosen(packed(Layout::kPaged, 64), {1, 16, 16, 2048, 10240});
+  ASSERT_EQ(plan.family(), Family::kSm90a);
+  EXPECT_EQ(std::get<Sm90aPlan>(plan.tile).warpgroups, 2) << to_string(plan);
+}
+
 TEST(ServingPlan, WideHeadsHave32RowsWherePacked) {
   const KernelPlan plan = parse_plan("decode forward sm_90a q32 k16 s3 w4 p16").value();
   EXPECT_TRUE(check_plan(packed(Layout::kPaged, 128), plan, kHopper).ok());
@@ -130,6 +162,19 @@ TEST(SequenceLengths, OfOneTileOrMore) {
       EXPECT_LE(mean_query_tiles(spec, shape, rows), whole + 0.5);
       EXPECT_GE(mean_query_tiles(spec, shape, rows), double(queries) / rows);
     }
+  }
+}
+
+TEST(SequenceLengths, ATileForEachSingleTokenBesideChunks) {
+  const AttentionSpec spec = packed(Layout::kPaged, 64);
+  const ProblemShape step{.batch = 32, .heads = 8, .kv_heads = 8, .q_len = 17, .kv_len = 8192};
+  EXPECT_TRUE(has_chunks_beside_tokens(spec, step));
+  EXPECT_DOUBLE_EQ(mean_query_tiles(spec, step, 32), 1.5);
+  EXPECT_FALSE(has_chunks_beside_tokens(plain_spec(), step));
+  for (const std::int64_t queries : {1, 16, 64}) {  // single tokens, drafted ones, chunks
+    ProblemShape other = step;
+    other.q_len = queries;
+    EXPECT_FALSE(has_chunks_beside_tokens(spec, other)) << queries;
   }
 }
 
