@@ -13,16 +13,16 @@ inline const Edit kHandedOnAsTheyAre = {
 
 // Where items are taken off a counter.
 inline std::vector<Fault> counter_faults() {
-  return {{"the last item is not taken",
-           {{"number < item_count(p)", "number < item_count(p) - 1"}}},
-          {"sums are handed on as they are", {kHandedOnAsTheyAre}},
-          {"the first share of a head stays in its sums",
-           {{"if (number >= shares_of_head(p)) return;",
-             "if (number >= shares_of_head(p)) return;\n"
-             "if (number == 0) { if (leader) arrive(&counters->shares_free); continue; }"}}},
-          {"dV leaves with the next item's number",
-           {{"kKvSlabBytes, dv_map, first, h_kv, slice},",
-             "kKvSlabBytes, dv_map, first + kTileKv, h_kv, slice},"}}}};
+  return {
+      {"the last item is not taken", {{"number < item_count(p)", "number < item_count(p) - 1"}}},
+      {"sums are handed on as they are", {kHandedOnAsTheyAre}},
+      {"the first share of a head stays in its sums",
+       {{"if (number >= shares_of_head(p)) return;",
+         "if (number >= shares_of_head(p)) return;\n"
+         "if (number == 0) { if (leader) arrive(&counters->shares_free); continue; }"}}},
+      {"dV leaves with the next item's number",
+       {{"kKvSlabBytes, dv_map, first, h_kv, slice},",
+         "kKvSlabBytes, dv_map, first + kTileKv, h_kv, slice},"}}}};
 }
 
 // No fault: CTAs help at once, where it is wanted or not, and the head's own leaves them time to.
@@ -39,9 +39,8 @@ inline Fault early_help() {
 inline std::vector<Fault> passing_faults() {
   Fault stays = early_help();
   stays.name = "what is taken in passing stays in its sums";
-  stays.edits.push_back(
-      {"bring_share<kDqRows, kDqColumns / 8>(p, head, number);",
-       "if (goes_on) bring_share<kDqRows, kDqColumns / 8>(p, head, number);"});
+  stays.edits.push_back({"bring_share<kDqRows, kDqColumns / 8>(p, head, number);",
+                         "if (goes_on) bring_share<kDqRows, kDqColumns / 8>(p, head, number);"});
   return {{"sums are handed on as they are", {kHandedOnAsTheyAre}},
           stays,
           {"the last CTA brings one share less",

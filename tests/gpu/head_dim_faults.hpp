@@ -24,8 +24,9 @@ inline Fault last_block_not_zeroed() {
 
 // Of tiles of 80, whose dQ is made transposed.
 inline Fault last_warp_adds_nothing() {
-  return {"a warp whose columns are a head's last ones adds nothing",
-          {{"share * kDqColumns + warp * 16 >= kDim", "share * kDqColumns + warp * 16 + 16 > kDim"}}};
+  return {
+      "a warp whose columns are a head's last ones adds nothing",
+      {{"share * kDqColumns + warp * 16 >= kDim", "share * kDqColumns + warp * 16 + 16 > kDim"}}};
 }
 
 }  // namespace attune::planted
