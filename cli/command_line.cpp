@@ -13,11 +13,6 @@ namespace {
 // A script's variable that holds nothing is no wish for the default.
 std::string not_empty(const std::string& word) { return word.empty() ? "is empty" : ""; }
 
-template <typename Value>
-constexpr bool is_whole = std::is_integral_v<Value> && !std::is_same_v<Value, bool>;
-template <>
-constexpr bool is_whole<std::optional<std::uint64_t>> = true;
-
 // The library takes 010 for 8, and of numbers without sign -1 and what does not fit.
 template <typename Value>
 std::string decimal(std::string& word) {
@@ -66,9 +61,9 @@ void CommandLine::option(const std::string& names, Value& value, const std::stri
   if constexpr (std::is_same_v<Value, std::vector<std::string>>) {
     if (rules.exactly_one) option->expected(1);
     if (rules.commas) option->delimiter(',')->allow_extra_args(false);
-  }
-  if constexpr (std::is_same_v<Value, std::string>) option->check(not_empty);
-  if constexpr (is_whole<Value>) {
+  } else if constexpr (std::is_same_v<Value, std::string>) {
+    option->check(not_empty);
+  } else {
     option->transform(CLI::Validator(decimal<Value>, ""));
   }
   if (rules.range) option->check(CLI::Range(rules.range->least, rules.range->most));

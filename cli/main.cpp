@@ -2,10 +2,11 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include <exception>
+#include <new>
 #include <span>
 #include <string>
 #include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "cli/command.hpp"
@@ -90,7 +91,9 @@ int main(int argc, char** argv) {
   attune::cli::occupy_standard_streams();
   try {
     return attune::cli::main(argc, argv);
-  } catch (const std::exception& problem) {  // no memory, no thread
+  } catch (const std::bad_alloc&) {
+    return attune::cli::fail({.id = "exhausted", .message = "there is no memory left"});
+  } catch (const std::system_error& problem) {
     return attune::cli::fail({.id = "exhausted",
                               .message = std::string("cannot go on: ") + problem.what(),
                               .hint = "memory or threads may be short"});

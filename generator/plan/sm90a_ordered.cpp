@@ -284,7 +284,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   constexpr double kNextItemClocks = 11000;
   if (rows_are_in_open(spec, shape, work, cost.rounds)) {
     cost.seen = 1;
-    cost.beside_us = cost.rounds * kNextItemClocks / cost.units_per_us;
+    cost.beside_us += cost.rounds * kNextItemClocks / cost.units_per_us;
   }
   return cost;
 }

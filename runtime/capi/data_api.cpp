@@ -40,7 +40,7 @@ Result<Sample> given_sample(const expr::TensorDecl& declared, const ProblemShape
                 .given = std::make_shared<const expr::TensorValues>(std::move(values))};
 }
 
-// The kernel, if the runtime found it: another one's is of another device, perhaps.
+// A kernel of another runtime may be of another device.
 Result<KernelEntry*> kernel_of(const att_runtime* runtime, att_kernel* kernel) {
   if (runtime == nullptr) return null_argument("runtime");
   if (kernel == nullptr) return null_argument("kernel");
@@ -75,7 +75,6 @@ extern "C" att_status att_runtime_tell_tensors(att_runtime* runtime, att_kernel*
     if (shape == nullptr) return null_argument("shape");
     AttentionSpec spec = entry->spec();
     const auto& declared = spec.environment.tensors;
-    if (tensors == nullptr && !declared.empty()) return null_argument("tensors");
     if (tensor_count != static_cast<int>(declared.size())) {
       return bad_argument(fmt::format("tensor_count is {}, and the spec has {} tensors",
                                       tensor_count, declared.size()));
@@ -83,6 +82,7 @@ extern "C" att_status att_runtime_tell_tensors(att_runtime* runtime, att_kernel*
     LaunchSizes sizes;
     ATT_CHECK(check_sizes(spec, *shape, &sizes));
     if (sizes.is_empty) return ok_status();
+    if (tensors == nullptr && !declared.empty()) return null_argument("tensors");
     spec.samples.assign(declared.size(), {});
     for (std::size_t slot = 0; slot < declared.size(); ++slot) {
       ATT_TRY(spec.samples[slot], given_sample(declared[slot], sizes.shape, tensors[slot]));

@@ -47,7 +47,7 @@ constexpr int kRepeats = 5;
 // Parts of equal work that each thread does, after some that only warm it up.
 constexpr int kPartsPerThread = 96;
 constexpr int kWarmUpParts = 8;
-// Reads take longer, 0.1 s of a process' first call if there were as many, and clocks have risen.
+// Fewer, as reads take longer: 96 cost a process' first call 0.1 s.
 constexpr int kReadsPerThread = 24;
 constexpr int kWarmUpReads = 2;
 

@@ -89,8 +89,8 @@ ATT_INLINE void row_number(const float* numbers, int row, Vec (&of)[kVectors]) {
   }
 }
 
-// Products times `factor` to P. Of scores of 1e10 one that is rounded otherwise than the forward
-// pass did lies far above LSE: P is at most 1, and what exp2 has no room for must not come of it.
+// Products times `factor` to P, which is at most 1: a score of 1e10 that is rounded otherwise than
+// in the forward pass lies far above LSE.
 template <Lanes kOf, int kVectors>
 ATT_INLINE void probabilities(const float* references, float factor, int rows, ScoreTile& s) {
   Vec reference[kVectors];
@@ -101,7 +101,7 @@ ATT_INLINE void probabilities(const float* references, float factor, int rows, S
     for (int column = 0; column < kVectors; ++column) {
       float* const at = &s[row][column * kLanes];
       const Vec exponent = (load(at) * factor - reference[column]) * kLog2E;
-      store(at, exp2_nonpositive(exponent > 1.0f ? broadcast(1.0f) : exponent));
+      store(at, exp2_nonpositive(exponent > 0.0f ? broadcast(0.0f) : exponent));
     }
   }
 }

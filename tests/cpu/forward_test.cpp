@@ -228,9 +228,10 @@ TEST_F(CpuForward, ScoresFarBelowZeroSurviveRaggedTiles) {
 
 TEST_F(CpuForward, ScoresOfAnyMagnitudeHaveWeights) {
   // Where a product with log2(e) is rounded by more than exp2 has room for, and where it overflows.
-  for (const char* lines : {"score: min(score, -1e10)\n", "score: score + 1e30\n",
-                            "score: 3e38 if kv_idx % 5 == 0 else score\nsink: 1.0\n",
-                            "score: -3e38 if kv_idx <= q_idx else score\n"}) {
+  for (const char* lines :
+       {"softmax_scale: 1e9\n", "score: min(score, -1e10)\n", "score: score + 1e30\n",
+        "score: 3e38 if kv_idx % 5 == 0 else score\nsink: 1.0\n",
+        "score: -3e38 if kv_idx <= q_idx else score\n"}) {
     check(spec_of(std::string("dtype: fp32\nhead_dim: 64\n") + lines),
           {.batch = 1, .heads = 2, .kv_heads = 1, .q_len = 50, .kv_len = 140});
   }

@@ -73,8 +73,9 @@ ATT_API void att_runtime_destroy(att_runtime* runtime);
  * runtime. */
 ATT_API const char* att_runtime_device(const att_runtime* runtime);
 /* Reads the cache files that changed since, and gives every kernel for which they know a better
- * plan that plan's code; kernels at hand stay valid. Compiles what has no code; with `background`
- * the thread does so. An error is the first kernel's that could not be built; all go on. */
+ * plan that plan's code; kernels at hand stay valid and launch it from then on. Compiles what has
+ * no code; with `background` the thread does so. An error is the first kernel's that could not be
+ * built; all go on. */
 ATT_API att_status att_runtime_refresh(att_runtime* runtime);
 /* Returns when nothing is compiled in the background any more; in a forked process at once. */
 ATT_API void att_runtime_wait(att_runtime* runtime);
@@ -212,7 +213,8 @@ typedef struct att_tensor {
  * is one of `runtime`; `tensors` are the spec's, by slot, of the sizes that they have at `shape`,
  * in the HOST's memory; read now, not kept. A spec that was tuned on several kinds of tensors has a
  * plan for each; the kernel takes that of the kind whose live tiles are the nearest, as
- * att_runtime_refresh would. Milliseconds: once for data of a kind, not for every launch. */
+ * att_runtime_refresh would: on this thread, or in the background. Milliseconds: once for data of a
+ * kind, not for every launch. */
 ATT_API att_status att_runtime_tell_tensors(att_runtime* runtime, att_kernel* kernel,
                                             const att_shape* shape, const att_tensor* tensors,
                                             int tensor_count);
@@ -355,13 +357,13 @@ typedef struct att_append_options {
   int cache_dtype;             /* of the cache: the same, or ATT_FP8_E4M3 */
   int head_dim_qk, head_dim_v; /* as of a spec */
   int rope;                    /* att_rope */
-  int rotary_dim;              /* an even number: the first so many elements turn; 0: all */
+  int rotary_dim;              /* an even number: the first so many elements turn, the
+                                  others are copied; 0: all turn */
   double rope_base;   /* at position p pair i turns by p * rope_base^(-2 i / rotary_dim) over
                          rope_factor, in radians; 0: 10000 */
   double rope_factor; /* linear scaling of positions; 0: 1 */
 } att_append_options;
-/* Compiles at the first use of a dtype, head dims and kind of rotation; base and factor are free.
- */
+/* Compiles at first use of a dtype, head dims and kind of rotation; base and factor may vary. */
 ATT_API att_status att_append_kernel_get(att_runtime* runtime, const att_append_options* options,
                                          att_append_kernel** out);
 ATT_API void att_append_kernel_destroy(att_append_kernel* kernel);
@@ -459,13 +461,14 @@ typedef struct att_tune_result {
  * cache file, with the shares of live and of full tiles that it was measured at. From then on
  * att_kernel_get of the shape gives it (with the runtime's `background`, once att_runtime_wait
  * returns), and so does every later runtime that is told such shares or was tuned on no other data.
+ * Kernels at hand take it over where they stand for the shape.
  *
  * `args` are those of att_forward, checked as there. All that a launch reads is copied first,
  * through main memory: on a GPU after all work of the context is done, so not while a stream of it
- * is captured. After the copy the host may overwrite and free all of it. What a launch writes is
- * never touched. Candidates are compiled and launched by processes of their own (`attune worker`),
- * which on a GPU take memory for their copies beside the host's; each is verified before it is
- * timed (docs/tuning.md).
+ * is captured. With `background` the host may overwrite and free all of it when att_tune returns.
+ * What a launch writes is never touched. Candidates are compiled and launched by processes of their
+ * own (`attune worker`), so one that hangs or crashes costs itself; on a GPU they take memory for
+ * their copies beside the host's. Each is verified before it is timed (docs/tuning.md).
  *
  * The budget counts from the call and is looked at between steps, of which the longest, opening the
  * device and asking the oracle, takes seconds. It is no error when it ends before anything was
