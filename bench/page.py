@@ -1,4 +1,4 @@
-"""Results -> the sections of docs/performance.md. Needs no torch."""
+"""Results -> the sections of docs/performance.md and docs/lab/tables.md. Needs no torch."""
 
 import datetime
 import glob
