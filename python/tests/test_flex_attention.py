@@ -84,6 +84,8 @@ def test_one_batch_of_keys_for_all_queries():
     q, k, v = operands()
     found = flex_attention(q, k[:1], v[:1], mask_mod=mods.causal, return_lse=True, strict=True)
     assert_close(found, expected(q, k[:1].expand_as(k), v[:1].expand_as(v), mask_mod=mods.causal))
+    found = flex_attention(q, k, v[:1], mask_mod=mods.causal, return_lse=True, strict=True)
+    assert_close(found, expected(q, k, v[:1].expand_as(v), mask_mod=mods.causal))
 
 
 def test_out_lies_as_query_does():

@@ -20,6 +20,7 @@ import attune.torch as attune_torch  # noqa: E402
 from attune import _advice  # noqa: E402
 
 BATCH, LENGTH, HEADS, DIM = 2, 40, 4, 32
+Array, ARRAYS = torch.Tensor, (torch.Tensor, np.ndarray)
 
 
 @pytest.fixture
@@ -340,6 +341,7 @@ def test_tensors_that_no_kernel_takes_are_told(qkv):
     [
         (lambda q, k, v: ((q, k, v[:, :, 1:]), {}), ValueError, "one length of key and value"),
         (lambda q, k, v: ((q, k, v[:, :1]), {"enable_gqa": True}), ValueError, "one number of heads"),
+        (lambda q, k, v: ((q, k, torch.cat((v, v[:1]))), {}), ValueError, "Bq=2 and Bv=3"),
         (lambda q, k, v: ((q.numpy(), k.numpy(), v.numpy()), {}), TypeError, "query is a ndarray, no torch tensor"),
         (lambda q, k, v: ((q, None, v), {}), TypeError, "key is a NoneType"),
         (lambda q, k, v: ((q, k, v), {"scale": "0.5"}), TypeError, "scale is a str"),
@@ -370,6 +372,13 @@ def test_a_wrapper_takes_what_it_takes(qkv):
     given = [x.transpose(1, 2) for x in qkv]
     found = attune_torch.flex_attention(*given, wrapper, strict=True)
     torch.testing.assert_close(found, attune_torch.flex_attention(*given, scale=2 * DIM**-0.5))
+
+    @functools.wraps(lambda score, b, h, q_idx, kv_idx: score)
+    def short(score, factor):
+        return score * factor
+
+    with pytest.raises(TypeError, match=r"takes \(score, factor\)"):
+        attune_torch.flex_attention(*given, short)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore::torch.jit.TracerWarning")
@@ -423,9 +432,27 @@ def test_functions_that_ask_for_tensors_take_the_branch_of_tensors(qkv):
     def asks_python(score, b, h, q_idx, kv_idx):
         return score * 2 if isinstance(score, torch.Tensor) else score
 
+    def asks_a_global(score, b, h, q_idx, kv_idx):
+        return score * 2 if isinstance(score, Array) else score
+
+    def asks_several(score, b, h, q_idx, kv_idx):
+        return score * 2 if isinstance(score, ARRAYS) else score
+
+    def asks_a_cell(score, b, h, q_idx, kv_idx):
+        return score * 2 if isinstance(score, kind) else score
+
+    def asks_an_argument(score, b, h, q_idx, kv_idx, kind=torch.Tensor):
+        return score * 2 if isinstance(score, kind) else score
+
+    def asks_an_int(score, b, h, q_idx, kv_idx):
+        return score if isinstance(q_idx, int) else score * 2
+
+    kind = torch.Tensor
     assert not torch.allclose(plain, twice)
-    torch.testing.assert_close(attune_torch.flex_attention(*given, asks_torch, strict=True), twice)
-    with pytest.raises(attune_torch.Untranslatable, match=r"say torch\.is_tensor"):
-        attune_torch.flex_attention(*given, asks_python, strict=True)
+    for asks in (asks_torch, asks_an_int):
+        torch.testing.assert_close(attune_torch.flex_attention(*given, asks, strict=True), twice)
+    for asks in (asks_python, asks_a_global, asks_several, asks_a_cell, asks_an_argument):
+        with pytest.raises(attune_torch.Untranslatable, match=r"say torch\.is_tensor"):
+            attune_torch.flex_attention(*given, asks, strict=True)
     with pytest.warns(UserWarning, match="say torch.is_tensor"):
         torch.testing.assert_close(attune_torch.flex_attention(*given, asks_python), twice, atol=1e-5, rtol=1e-4)

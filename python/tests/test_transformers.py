@@ -326,12 +326,14 @@ def test_a_model_that_asks_no_implementation_keeps_its_own_and_says_so(config, k
     wanted = make(copy.deepcopy(config), attn_implementation=kept)
     plug._told.clear()
     with pytest.warns(
-        UserWarning, match=f'{type(wanted).__name__} computes attention by itself.* keeps "{kept}"'
+        UserWarning, match=f'attune: {type(wanted).__name__} has attention of its own.* this part keeps "{kept}"'
     ) as told:
         found = make(copy.deepcopy(config), attn_implementation="attune")
         make(copy.deepcopy(config), attn_implementation="attune")
-    assert len(told) == 1 and ("activate_sdpa" in str(told[0].message)) == (kept == "sdpa")
+    assert len(told) == 1 and told[0].filename == __file__
+    assert ("activate_sdpa" in str(told[0].message)) == (kept == "sdpa")
     found.load_state_dict(wanted.state_dict())
+    assert plug._asks_implementation(object)  # as of a version that does not look
     ids = tokens()
     assert torch.equal(found.eval()(ids)[0], wanted.eval()(ids)[0])
 

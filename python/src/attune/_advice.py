@@ -68,9 +68,9 @@ def refuse_unknown(names: Collection[str], known: Collection[str]) -> None:
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """At the program's own line: the nearest one that is neither of this package nor of torch."""
-    torch = sys.modules.get("torch")
-    inside = [os.path.dirname(file) + os.sep for file in (__file__, getattr(torch, "__file__", None)) if file]
+    """At the program's own line: the nearest one that is of this package, torch and transformers no more."""
+    libraries = [getattr(sys.modules.get(name), "__file__", None) for name in ("torch", "transformers")]
+    inside = [os.path.dirname(file) + os.sep for file in (__file__, *libraries) if file]
     level, frame = 1, sys._getframe(0)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(tuple(inside)):
         level, frame = level + 1, frame.f_back

@@ -32,17 +32,18 @@ def _check_arguments(name: str, function: Any) -> None:
     if function is None or _takes(function, _ARGUMENTS[name]):
         return
     other = "mask_mod" if name == "score_mod" else "score_mod"
-    takes = (
-        f"what a {other} does: say {other}="
-        if _takes(function, _ARGUMENTS[other])
-        else str(inspect.signature(function))
-    )
+    takes = f"what a {other} does: say {other}=" if _takes(function, _ARGUMENTS[other]) else str(_signature(function))
     raise TypeError(f"{name} is called with ({_ARGUMENTS[name]}), and this one takes {takes}")
+
+
+def _signature(function: Any) -> inspect.Signature:
+    """Of what is called: a wrapper's own."""
+    return inspect.signature(function, follow_wrapped=False)
 
 
 def _takes(function: Any, arguments: str) -> bool:
     try:
-        inspect.signature(function, follow_wrapped=False).bind(*arguments.split(","))
+        _signature(function).bind(*arguments.split(","))
     except TypeError:
         return False
     except ValueError:  # it does not say
@@ -91,6 +92,8 @@ def check_operands(
         )
     if key.shape[0] not in (1, query.shape[0]):
         raise ValueError(f"Expect one batch, or 1 of key/value, but got Bq={query.shape[0]} and Bkv={key.shape[0]}.")
+    if value.shape[0] not in (1, query.shape[0]):
+        raise ValueError(f"Expect one batch, or 1 of key/value, but got Bq={query.shape[0]} and Bv={value.shape[0]}.")
     if block_mask is None:
         return
     of_all = torch_flex._LARGE_SPARSE_BLOCK_SIZE
@@ -102,3 +105,11 @@ def check_operands(
         )
     if block_mask.mask_mod is torch_flex._sliced_mask_mod_error:
         raise RuntimeError("Cannot use mask_mod from a sliced BlockMask")
+
+
+def of_one_batch(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Key and value of the query's batch."""
+    batch = query.shape[0]
+    if batch == key.shape[0] == value.shape[0]:
+        return key, value
+    return key.expand(batch, -1, -1, -1), value.expand(batch, -1, -1, -1)

@@ -12,8 +12,7 @@ _FIXED = frozenset("torch numpy math cmath builtins operator _operator functools
 # What reads names that stand nowhere in the code.
 _DYNAMIC = frozenset(
     "getattr hasattr setattr delattr attrgetter methodcaller vars dir eval exec globals locals __dict__ "
-    "__getattribute__ "
-    "__import__ import_module".split()
+    "__getattribute__ __import__ import_module".split()
 )
 _STORES = frozenset(("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"))
 

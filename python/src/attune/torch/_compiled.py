@@ -22,6 +22,7 @@ from attune._library import version
 from attune._structs import Pass, Shape
 from attune.runtime import default_runtime
 from attune.torch import _autocast
+from attune.torch._call_checks import of_one_batch
 from attune.torch._expression import Untranslatable
 from attune.torch._operator_call import call_operator, spec_text
 from attune.torch._launch_plan import device_name
@@ -158,8 +159,7 @@ def _attend(
     sink: torch.Tensor | None,
     precision: str | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    if query.shape[0] != key.shape[0]:
-        key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
+    key, value = of_one_batch(query, key, value)
     text, captured = spec_text(query, key, value, score_mod, mask_mod, scale, dropout, sink, precision)
     _check_kernels(text, query, key, value, captured.tensors().values(), seed)
     return call_operator(query, key, value, text, captured, seed)

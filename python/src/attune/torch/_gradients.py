@@ -18,8 +18,7 @@ from attune.torch._untouched import NONE
 
 NO_SECOND = (
     "attune's attention has no second derivative: where one is wanted (create_graph=True, a penalty on a gradient), "
-    "use "
-    "torch's scaled_dot_product_attention under sdpa_kernel(SDPBackend.MATH)"
+    "use torch's scaled_dot_product_attention under sdpa_kernel(SDPBackend.MATH)"
 )
 
 _NO_BATCH = (

@@ -62,8 +62,7 @@ def _state(variant: Variant, seed: torch.Tensor | None, device: torch.device) ->
     if variant.spec.dropout != 0 and _dropout.is_captured(device):
         _advice.warn(
             "attune: compiled code with dropout in a captured CUDA graph: each replay drops the same elements, as "
-            "the call "
-            "gives the seed. Without `seed=` each replay draws one.",
+            "the call gives the seed. Without `seed=` each replay draws one.",
             RuntimeWarning,
         )
     first, second = seed.tolist()

@@ -17,8 +17,8 @@ from attune.torch._traced import Small, Traced, Tracer
 JOINS = frozenset(("stack", "cat", "concat", "concatenate", "hstack", "vstack"))  # by torch's names
 RESHAPINGS = frozenset(
     "unsqueeze squeeze view reshape view_as reshape_as flatten ravel unflatten expand expand_as broadcast_to repeat "
-    "tile "
-    "permute transpose t swapaxes swapdims movedim moveaxis flip roll narrow select unbind chunk split diagonal".split()
+    "tile permute transpose t swapaxes swapdims movedim moveaxis flip roll narrow select unbind chunk split "
+    "diagonal".split()
 )
 _BY_SHAPE = {"view_as": "view", "reshape_as": "reshape", "expand_as": "expand"}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn, Protocol
 
@@ -15,6 +16,15 @@ _DTYPES: dict[Type, torch.dtype] = {"bool": torch.bool, "int": torch.int32, "flo
 _BRANCH = (
     "a branch on a traced value (`if`, `and`, `or`, `not`, `min`, `max`): write torch.where, &, |, ~, torch.minimum"
 )
+
+
+def _names_tensor(frame: types.FrameType) -> bool:
+    """By torch's name, or by another one: a global, a cell, an argument; also among several."""
+    names = frame.f_code.co_names
+    if "Tensor" in names:
+        return True
+    seen = [*frame.f_locals.values(), *[frame.f_globals.get(name) for name in names]]
+    return any([each is torch.Tensor for one in seen for each in (one if type(one) is tuple else (one,))])
 
 
 class Tracer(Protocol):
@@ -41,9 +51,10 @@ class Symbolic:
         module = str(caller.f_globals.get("__name__")).split(".")[0]
         if module == "torch" and caller.f_code.co_name == "is_tensor":
             return torch.Tensor
-        if module not in ("attune", "torch") and "Tensor" in caller.f_code.co_names:
+        if module not in ("attune", "torch") and _names_tensor(caller):
             raise Untranslatable(
-                "`isinstance` of a traced value in a function that names `Tensor`: say torch.is_tensor"
+                "`isinstance` of a traced value in a function that names `Tensor`, which may ask for it: say "
+                "torch.is_tensor"
             )
         return type(self)
 

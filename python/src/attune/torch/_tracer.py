@@ -24,8 +24,7 @@ from attune.torch._traced import PartialLookUp, Small, Symbolic, Traced, holds_t
 # What a function may ask a captured tensor without depending on its values.
 _METADATA = frozenset(
     "size dim numel stride nelement ndimension is_contiguous is_floating_point is_complex __len__ shape dtype device "
-    "ndim "
-    "requires_grad is_cuda is_cpu is_meta is_neg is_conj layout itemsize nbytes data_ptr".split()
+    "ndim requires_grad is_cuda is_cpu is_meta is_neg is_conj layout itemsize nbytes data_ptr".split()
 )
 # What makes a view of a captured tensor, or a copy, which is told from a view by where it lies.
 _VIEWS = frozenset(

@@ -14,7 +14,7 @@ from attune._met import sizes_of
 from attune.torch import _autocast, _dropout, _precision
 from attune.torch._bound import Bound, can_be_bound, holds_of, keep_in
 from attune.torch._called_modules import watched
-from attune.torch._call_checks import check_functions, check_operands
+from attune.torch._call_checks import check_functions, check_operands, of_one_batch
 from attune.torch._captured import CapturedTensors
 from attune.torch._compiled import trace_call, warn_of_fallback
 from attune.torch._expression import Untranslatable
@@ -131,8 +131,7 @@ def flex_attention(
             query, key, value, score_mod, block_mask, mask_mod, scale, enable_gqa, dropout, sink, precision
         )
         if known is not None:
-            if query.shape[0] != key.shape[0]:
-                key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
+            key, value = of_one_batch(query, key, value)
             launch = known.launch
             if known.sources or dropout:
                 tensors = seen.tensors(known)
@@ -220,7 +219,7 @@ def flex_attention(
             )
         except NotImplementedError as of_torch:  # on CPUs it has no backward pass
             raise NotImplementedError(
-                f"{of_torch}\nIt is torch's that was called, for attune's has not: {reason}"
+                f"{of_torch}\nThis is torch's own flex_attention, which was called as attune cannot do it: {reason}"
             ) from reason
         return (result[0], result[1].lse) if return_lse else result
     if return_aux is not None:
@@ -332,8 +331,7 @@ def _run_seen(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """O and LSE of a call that is not known yet, of functions that can be told again: a score_mod and two mask_mods. It
     is remembered."""
-    if query.shape[0] != key.shape[0]:
-        key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
+    key, value = of_one_batch(query, key, value)
     opened, numbers = seen.open(functions)
     with watched(seen.fingerprint.sees_modules) as called:
         try:
@@ -367,8 +365,7 @@ def _run(
     wants_lse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """O and LSE of any call. Raises where there is no translation, or no kernel for it."""
-    if query.shape[0] != key.shape[0]:
-        key, value = (each.expand(query.shape[0], -1, -1, -1) for each in (key, value))
+    key, value = of_one_batch(query, key, value)
     text, captured = spec_text(query, key, value, score_mod, mask_mod, scale, dropout, sink, precision)
     if not is_plain(query, key, value):
         return call_operator(query, key, value, text, captured, _dropout.draw_tensor(query.device) if dropout else None)

@@ -182,27 +182,34 @@ def attention(
     return out.transpose(1, 2).contiguous(), None
 
 
-_of_transformers = PreTrainedModel.get_correct_attn_implementation
+_of_transformers: Any = getattr(PreTrainedModel, "get_correct_attn_implementation", None)
 _told: set[type] = set()
 
 
 def _implementation(model: PreTrainedModel, requested_attention: str | None, *args: Any, **kwargs: Any) -> str:
-    """What transformers asks of a model that is made, the parts of another one too. Models of its own that compute
-    attention by themselves know nothing of implementations that are registered: they keep what they have."""
+    """What transformers asks of a model that is made, the parts of another one too. Models of its own that have
+    attention of their own know nothing of implementations that are registered: they keep what transformers gives where
+    nobody asks."""
     kind = type(model)
     is_of_theirs = kind.__module__.startswith("transformers.models.")
-    if requested_attention == NAME and is_of_theirs and not kind._can_set_attn_implementation():
-        requested_attention = "sdpa" if kind._supports_sdpa else "eager"
-        if kind not in _told:
-            _told.add(kind)
-            _advice.warn(
-                f"{kind.__name__} computes attention by itself, and asks no implementation: it keeps "
-                f'"{requested_attention}"'
-                + (", of which attune.torch.activate_sdpa() takes what torch fuses" if kind._supports_sdpa else "")
-            )
-    return _of_transformers(model, requested_attention, *args, **kwargs)
+    if requested_attention != NAME or not is_of_theirs or _asks_implementation(kind):
+        return str(_of_transformers(model, requested_attention, *args, **kwargs))
+    kept = str(_of_transformers(model, None, *args, **kwargs))
+    if kind not in _told:
+        _told.add(kind)
+        _advice.warn(
+            f"attune: {kind.__name__} has attention of its own that asks no implementation: this part keeps "
+            f'"{kept}"' + (", of which attune.torch.activate_sdpa() takes what torch fuses" if kept == "sdpa" else "")
+        )
+    return kept
 
 
-PreTrainedModel.get_correct_attn_implementation = _implementation
+def _asks_implementation(kind: type[PreTrainedModel]) -> bool:
+    """As transformers finds out by a look at the source of the class's module; versions that do not are trusted."""
+    return bool(getattr(kind, "_can_set_attn_implementation", lambda: True)())
+
+
+if _of_transformers is not None:
+    PreTrainedModel.get_correct_attn_implementation = _implementation
 AttentionInterface.register(NAME, attention)
 AttentionMaskInterface.register(NAME, attention_mask)
