@@ -62,7 +62,7 @@ std::vector<KernelPlan> unlike_plans(const AttentionSpec& spec,
 
 Dispatcher::Dispatcher(std::shared_ptr<Workshop> workshop, bool background,
                        std::size_t most_kernels)
-    : workshop_(std::move(workshop)), kernels_(most_kernels) {
+    : workshop_(std::move(workshop)), background_(background), kernels_(most_kernels) {
   if (background) worker_ = std::jthread([this](const std::stop_token& stop) { work(stop); });
 }
 

@@ -63,7 +63,7 @@ class Dispatcher {
   Workshop& workshop() const { return *workshop_; }
   // For what outlives the dispatcher.
   const std::shared_ptr<Workshop>& shared_workshop() const { return workshop_; }
-  bool background() const { return worker_.joinable(); }
+  bool background() const { return background_; }
   std::size_t pending() const;  // jobs of the background thread, the current one included
   const DispatcherCounters& counters() const { return counters_; }
   template <typename Visit>
@@ -101,6 +101,7 @@ class Dispatcher {
   void work(const std::stop_token& stop);
 
   const std::shared_ptr<Workshop> workshop_;
+  const bool background_;  // the thread asks, also while worker_ is made and ended
   KernelTable<KernelEntry> kernels_;
   DispatcherCounters counters_;
   std::mutex improve_mutex_;  // one at a time, so that an older choice never replaces a newer one
