@@ -210,8 +210,8 @@ void cut_walks(const AttentionSpec& spec, bool cuts, int tile_q, int tile_kv, do
 // (att::heads_with_rows), and their sums become dQ behind the last. Causal, H200, us, expected
 // without and with what these launches move, measured: d 64, 24 heads of 64 x 77, 70, 92, 95; 8 of
 // 64 x 100 31, 41, 41; d 128, 16 of 16 x 128 27, 39, 39; 28/14, d 112, of 64 x 384 399, 647, 629;
-// 32 on 8, d 128, of 8 x 640 177, 238, 258. Counted only where both families
-// were measured: head dims over 96, 640 queries and more, long walks one behind another.
+// 32 on 8, d 128, of 8 x 640 177, 238, 258. Counted only where both families were measured: head
+// dims over 96, 640 queries and more, long walks one behind another.
 bool rows_are_in_open(const AttentionSpec& spec, const ProblemShape& shape, const LiveWork& work,
                       double rounds) {
   constexpr std::int64_t kShortKeys = 15 * 128, kLeastQueries = 640, kLongWalk = 32 * 64;

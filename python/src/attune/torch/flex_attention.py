@@ -156,18 +156,8 @@ def flex_attention(
         if wants_max:
             if strict or dropout or sink is not None or mask_mod is not None:
                 raise NotImplementedError("max_scores is asked for, which Attune's kernels do not give")
-            return _of_torch(
-                query,
-                key,
-                value,
-                score_mod,
-                block_mask,
-                scale,
-                enable_gqa,
-                False,
-                kernel_options,
-                return_aux=return_aux,
-            )
+            operands = (query, key, value, score_mod, block_mask, scale, enable_gqa)
+            return _of_torch(*operands, kernel_options=kernel_options, return_aux=return_aux)
         seed = _dropout.draw_tensor(query.device) if dropout else None
         out, lse = trace_call(
             query,
@@ -206,17 +196,8 @@ def flex_attention(
         # torch has deprecated `return_lse`, and Attune has not.
         aux = torch_flex.AuxRequest(lse=True) if return_lse else return_aux
         try:
-            result: Any = _of_torch(
-                query,
-                key,
-                value,
-                score_mod,
-                block_mask,
-                scale,
-                enable_gqa,
-                kernel_options=kernel_options,
-                return_aux=aux,
-            )
+            operands = (query, key, value, score_mod, block_mask, scale, enable_gqa)
+            result: Any = _of_torch(*operands, kernel_options=kernel_options, return_aux=aux)
         except NotImplementedError as of_torch:  # on CPUs it has no backward pass
             raise NotImplementedError(
                 f"{of_torch}\nThis is torch's own flex_attention, which was called as attune cannot do it: {reason}"
