@@ -161,6 +161,9 @@ ATT_FN void load_by_rows(const ForwardParams& p, const SharedMemory& shared, int
         mbarrier_wait(shared.v_empty(stage), position.parity ^ 1);
         copies.start<spec::kHeadDimV>(shared.v(stage), v_head, k0, next_k0);
       } else {
+        // A wait tells one use of a stage from the one before, not from the one before that. With
+        // two stages this warp's next V comes two uses after the one that consumers may be at.
+        if constexpr (kStages == 2) mbarrier_wait(shared.v_empty(stage), position.parity ^ 1);
         copies.look_up(k_head, next_k0);
       }
       if (turn < 2) {

@@ -137,5 +137,26 @@ TEST(RepeatMla, StretchesGiveTheSameBits) {
   }
 }
 
+// Warps that copy rows of pages, with two stages, whose next use of a stage may be two uses ahead
+// of the consumers: few keys an item, and many items.
+TEST(RepeatPageRows, TwoStagesGiveTheSameBits) {
+  KernelBank& bank = KernelBank::instance();
+  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+  if (bank.device().facts().target != Target::kSm90a) GTEST_SKIP() << "the plans are for sm_90a";
+  AttentionSpec spec = spec_of(
+      "name: t\ndtype: bf16\nhead_dim: 192\nlayout: paged\n"
+      "mask: causal and q_pos - kv_idx < 1024\n");
+  spec.page_size = 1;
+  for (const char* text : {"w2 k64 s2 b1 c1 longest g10 frozen tma heads8 rows p16",
+                           "w1 k80 s2 b1 c1 longest g10 frozen tma heads4 rows p16"}) {
+    const auto plan = parse_plan(fmt::format("sm90a forward sm_90a {}", text));
+    ASSERT_TRUE(plan.ok()) << render(plan.error());
+    SCOPED_TRACE(text);
+    check_repeats(spec, *plan,
+                  {.batch = 8, .heads = 48, .kv_heads = 4, .q_len = 128, .kv_len = 15424});
+    if (HasFatalFailure()) return;
+  }
+}
+
 }  // namespace
 }  // namespace attune::gpu_test
