@@ -107,7 +107,11 @@ Linear peel(const Expr& e, double scale) {
 ScoreCore score_core(const Expr& score, float scale) {
   if (!depends_on(score, Variable::kScore)) return {score, 1, 0};
   const Linear x = peel(score, scale);
-  if (x.multiplier <= 0) return {written(x), 1, 0};
+  // Beside a large constant a score is rounded, which is part of what it means.
+  constexpr double kLargest = 1 << 20;
+  if (x.multiplier <= 0 || x.multiplier > kLargest || std::abs(x.offset) > kLargest) {
+    return {written(x), 1, 0};
+  }
   return {x.core, static_cast<float>(x.multiplier), static_cast<float>(x.offset)};
 }
 

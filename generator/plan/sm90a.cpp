@@ -83,6 +83,9 @@ Status serves(const AttentionSpec& spec, Target target) {
     return plan_unsupported(
         fmt::format("the sm90a family computes in fp16 and bf16, not {}", to_string(spec.dtype)));
   }
+  if (spec.batch_invariant && has_dropout(spec)) {
+    return plan_unsupported("the sm90a family has no batch-invariant forward pass with dropout");
+  }
   // Batch-invariant specs have a kernel without columns that pad O.
   const int step = spec.batch_invariant ? 16 : 8;
   for (const int dim : {spec.head_dim_qk, spec.head_dim_v}) {

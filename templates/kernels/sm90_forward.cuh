@@ -323,7 +323,10 @@ struct Consumer : ConsumerWays {
     const unsigned slot = shared.item(n % kItemSlots);
     const ItemSlot item = load_slot(slot);
     if (kSteadyStops && raises()) count_rounded_maxima(rows);
-    const unsigned bad = total_rows(o, rows, raises());
+    unsigned bad = total_rows(o, rows, raises());
+    if (kAnyMagnitude && may_freeze) {
+      bad |= (is_large(rows.maximum[0]) ? 1u : 0u) | (is_large(rows.maximum[1]) ? 2u : 0u);
+    }
     const bool failed =
         may_fail(item.redo) && !all_lanes(bad == 0) && !all_lanes(!overflowed(slot, bad));
     if constexpr (kCutsKeys) {
@@ -341,6 +344,7 @@ struct Consumer : ConsumerWays {
     warp_arrive<true>(shared.item_empty(n % kItemSlots));
     // The first verdict is not waited for: the next item may have been handed out.
     if (kLearns && n == 0) learn(failed);
+    if constexpr (kAnyMagnitude) references_to_scores(rows, !may_freeze);
     const Sequence own = spec::kIsPacked ? packed : sequence_of(p, item.b);
     const int redo = redo_of(item.redo);
     const Slice rows_of =

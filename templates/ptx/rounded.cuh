@@ -11,6 +11,11 @@ ATT_FN float rounded_product(float x, float y) {
   asm("mul.rn.f32 %0, %1, %2;" : "=f"(out) : "f"(x), "f"(y));
   return out;
 }
+ATT_FN float rounded_sum(float x, float y) {
+  float out;
+  asm("add.rn.f32 %0, %1, %2;" : "=f"(out) : "f"(x), "f"(y));
+  return out;
+}
 ATT_FN float rounded_multiply_add(float x, float y, float z) {
   float out;
   asm("fma.rn.f32 %0, %1, %2, %3;" : "=f"(out) : "f"(x), "f"(y), "f"(z));

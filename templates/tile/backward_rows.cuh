@@ -8,6 +8,7 @@
 #include "templates/ptx/shuffles.cuh"
 #include "templates/sequence.h"
 #include "templates/tile/elements.cuh"
+#include "templates/tile/magnitude.cuh"
 #include "templates/work_items.h"
 
 namespace att {
@@ -43,6 +44,14 @@ ATT_FN long long first_row_of_head(const BackwardParams& p, const Sequence& sequ
 // The same of head h of the sequence.
 ATT_FN long long first_padded_row(const BackwardParams& p, const Sequence& sequence, int b, int h) {
   return first_row_of_head(p, sequence, b, static_cast<long long>(sequence.slice) * p.heads + h);
+}
+
+// An LSE that is larger is rounded by 1 and more: a score less it says nothing of the score's
+// weight. Such a row has no gradient, as one without live keys.
+constexpr float kLargestLse = 0x1p23f;
+ATT_FN bool has_weights(float lse) {
+  if constexpr (kAnyMagnitude) return !(math_abs(lse) > kLargestLse);
+  return lse != -infinity();
 }
 
 // The reference of a row without live keys: exp2(x - infinity) makes its probabilities 0.
@@ -127,7 +136,8 @@ ATT_FN float scale_in_rows(const BackwardParams& p) {
 ATT_FN void store_row(const BackwardParams& p, long long row, float lse, float delta,
                       long long lse_row) {
   // O and dO of a row without live keys may be anything.
-  const bool has_keys = lse != -infinity();
+  const bool has_keys = has_weights(lse);
+  if (kAnyMagnitude && !has_keys) lse = -infinity();
   if (p.d_lse != nullptr && has_keys) delta -= p.d_lse[lse_row];
   delta = has_keys ? delta : 0.0f;
   if constexpr (plan::kScalesRows) {

@@ -97,7 +97,7 @@ struct ClusterResults {
       load_shared_floats(four(from, known), o);
       load_shared_8(statistic(from, row), reference, sum);
       const float highest = join_lanes<kPieces>(reference, maximum);
-      const float weight = math_exp2(reference - finite(highest));
+      const float weight = math_exp2(as_log2(reference - finite(highest)));
       const float whole = join_lanes<kPieces>(weight * sum, plus);
       FourFloats merged;
 #pragma unroll

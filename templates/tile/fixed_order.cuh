@@ -58,6 +58,7 @@ template <typename Query, typename Key>
 ATT_FN float fixed_score(const Context& c, float product, float scale, Query q, Key key) {
   if constexpr (spec::kHasScore) {
     const float given = spec::kScaleAtLaunch ? rounded_product(product, scale) : product;
+    if constexpr (kAnyMagnitude) return score_core(c, given, q, key);
     const float x = rounded_product(score_core(c, given, q, key), kScoreMultiplier * kLog2E);
     return kScoreOffset != 0.0f ? x + kScoreOffset * kLog2E : x;
   }
@@ -66,17 +67,20 @@ ATT_FN float fixed_score(const Context& c, float product, float scale, Query q, 
 
 // An element's exponential; shift: minus the reference.
 ATT_FN float fixed_exponential(float score, float shift) {
+  if constexpr (kAnyMagnitude) return math_exp2(log2_above(score, -shift));
   return math_exp2(kScoreFactor == 1.0f ? score + shift
                                         : rounded_multiply_add(score, kScoreFactor, shift));
 }
 
 // Whether a step's largest score raises a row's reference. No other row has a say.
-ATT_FN bool is_raised(float top, float reference) { return top > reference + kChainSlack; }
+ATT_FN bool is_raised(float top, float reference) {
+  return top > reference + from_log2(kChainSlack);
+}
 
 // Takes a row's new reference, where `top` asks for one. What O is to be multiplied by.
 ATT_FN float raise_row(float& reference, float& sum, float top) {
   const float raised = is_raised(top, reference) ? top : reference;
-  const float rescale = math_exp2(reference - finite(raised));
+  const float rescale = math_exp2(as_log2(reference - finite(raised)));
   reference = raised;
   sum = rounded_product(sum, rescale);
   return rescale;
@@ -157,7 +161,8 @@ struct FoldFactors {
 ATT_FN FoldFactors fold_statistics(float& reference, float& sum, float its_reference,
                                    float its_sum) {
   const float raised = math_max(reference, its_reference);
-  const FoldFactors by = {math_exp2(reference - raised), math_exp2(its_reference - raised)};
+  const FoldFactors by = {math_exp2(as_log2(reference - raised)),
+                          math_exp2(as_log2(its_reference - raised))};
   reference = raised;
   sum = rounded_multiply_add(its_sum, by.after, rounded_product(sum, by.before));
   return by;

@@ -40,8 +40,8 @@ struct WarpPart {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float raised = math_max(rows.reference[m][half], state[half]);
-        own[half] = math_exp2(rows.reference[m][half] - finite(raised));
-        other[half] = math_exp2(state[half] - finite(raised));
+        own[half] = math_exp2(as_log2(rows.reference[m][half] - finite(raised)));
+        other[half] = math_exp2(as_log2(state[half] - finite(raised)));
         rows.reference[m][half] = raised;
         rows.sum[m][half] = rows.sum[m][half] * own[half] + state[2 + half] * other[half];
       }

@@ -52,8 +52,8 @@ ATT_FN float sink_gradient(const BackwardParams& p, const Sequence& sequence, co
     const float lse = p.lse[statistic_offset(p, sequence, c.h) + q];
     // Of a row without live keys only the sink is left, and O is 0 whatever it is.
     const float weight = math_exp2((sink(c) - lse) * kLog2E);
-    sum -= lse == -infinity() ? 0.0f
-                              : weight * row_delta(p, first_padded_row(p, sequence, c.b, c.h) + q);
+    sum -= !has_weights(lse) ? 0.0f
+                             : weight * row_delta(p, first_padded_row(p, sequence, c.b, c.h) + q);
   }
   return sum;
 }

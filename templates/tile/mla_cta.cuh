@@ -155,7 +155,7 @@ struct MlaWarp {
         }
         const float raised = math_max(reference[m][half], maximum * kScoreFactor);
         same = same && raised == reference[m][half];
-        shrink[m][half] = math_exp2(reference[m][half] - finite(raised));
+        shrink[m][half] = math_exp2(as_log2(reference[m][half] - finite(raised)));
         reference[m][half] = raised;
       }
     }
@@ -173,8 +173,14 @@ struct MlaWarp {
       const int row = first_row() + lane / 4 + 8 * half;
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n) {
-        const float a = math_exp2(s[n][2 * half] * kScoreFactor + shift);
-        const float b = math_exp2(s[n][2 * half + 1] * kScoreFactor + shift);
+        float a, b;
+        if constexpr (kAnyMagnitude) {
+          a = math_exp2(log2_above(s[n][2 * half], -shift));
+          b = math_exp2(log2_above(s[n][2 * half + 1], -shift));
+        } else {
+          a = math_exp2(s[n][2 * half] * kScoreFactor + shift);
+          b = math_exp2(s[n][2 * half + 1] * kScoreFactor + shift);
+        }
         sum[half] += a + b;
         store_shared_4(weights + Layout::offset(row, key_warp() * kKeyTiles + n) + lane % 4 * 4,
                        pack_2<spec::kDType>(a, b));

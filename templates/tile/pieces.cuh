@@ -249,7 +249,7 @@ ATT_FN Units units_of_piece(const ForwardParams& p, const Item& item, const Unit
 }
 
 // ---- Results. A part is what some keys give for the item's rows: O that is not divided by the sum
-// yet, the reference in log2 units, the sum. P = exp2(s - reference).
+// yet, the reference in units of kReferenceUnit, the sum. P = exp2(s - reference), in log2 units.
 
 // Row r of part i of an item has its O at outputs + (i * kRows + r) * kStride, and (reference, sum)
 // at statistics + 2 * (i * kRows + r). Outputs start at a multiple of 16 bytes.
@@ -331,7 +331,7 @@ ATT_FN void weigh(const Parts<kRows, kStride>& parts, int first_row, int end_row
 #pragma unroll
     for (int i = 0; i < kOfLane; ++i) {
       const int part = first_part + 32 * i;
-      const float weight = math_exp2(references[i] - finite(reference));
+      const float weight = math_exp2(as_log2(references[i] - finite(reference)));
       if (row < end_row && part < parts.count) weights.of[row][part] = weight;
       sum += weight * sums[i];
     }

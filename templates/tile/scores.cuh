@@ -1,9 +1,10 @@
-// From the raw products of Q K^T to what the softmax reads: scores in log2 units, dead elements at
-// minus infinity.
+// From the raw products of Q K^T to what the softmax reads: scores in log2 units, or with
+// kAnyMagnitude as they are, dead elements at minus infinity.
 #pragma once
 
 #include "templates/kernels/head.cuh"
 #include "templates/ptx/math.cuh"
+#include "templates/tile/magnitude.cuh"
 #include "templates/tile/row_mask.cuh"
 
 namespace att {
@@ -38,7 +39,9 @@ ATT_FN void for_each_score(const Context& c, int q0, const R& at_row, const F& f
 // A product as the softmax reads it. `scale`: of the spec, or the launch.
 template <typename Query, typename Key>
 ATT_FN float modified_score(const Context& c, float product, float scale, Query q, Key key) {
-  if constexpr (spec::kHasScore) {
+  if constexpr (kAnyMagnitude) {
+    return score_core(c, spec::kScaleAtLaunch ? product * scale : product, q, key);
+  } else if constexpr (spec::kHasScore) {
     const float x = score_core(c, spec::kScaleAtLaunch ? product * scale : product, q, key) *
                     (kScoreMultiplier * kLog2E);
     return kScoreOffset != 0.0f ? x + kScoreOffset * kLog2E : x;

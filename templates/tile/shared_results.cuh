@@ -89,7 +89,7 @@ ATT_FN void merge_results(const PackedParams& p, const SharedTable& table, const
     float sum = 0.0f;
 #pragma unroll 1
     for (int i = lane; i < count; i += 32) {
-      const float weight = math_exp2(statistic(i)[0] - finite(reference));
+      const float weight = math_exp2(as_log2(statistic(i)[0] - finite(reference)));
       weights.of[row][i] = weight;
       sum += weight * statistic(i)[1];
     }

@@ -7,6 +7,7 @@
 #include "templates/ptx/wgmma.cuh"
 #include "templates/tile/sm90_epilogue.cuh"
 #include "templates/tile/sm90_pipeline.cuh"
+#include "templates/tile/sm90_running.cuh"
 #include "templates/tile/sm90_strict.cuh"
 
 namespace att {
@@ -126,7 +127,7 @@ struct ConsumerPieces {
     Scores& scores = s[kHigh];
     wgmma_pin(scores);
     softmax_running(c, scores, rows, o, position(at, piece), is_full(at, piece), first,
-                    may_freeze ? kFrozenOffset : 0.0f, keeps_reference);
+                    may_freeze ? kFrozenOffset : 0.0f, keeps_reference, !may_freeze);
     pack(c, scores, probabilities, position(at, piece));
     keep_probabilities();
     first = false;

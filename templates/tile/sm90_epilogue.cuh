@@ -6,6 +6,7 @@
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/stmatrix.cuh"
 #include "templates/ptx/tma.cuh"
+#include "templates/tile/magnitude.cuh"
 #include "templates/tile/quad.cuh"
 #include "templates/tile/sm90_key_pieces.cuh"
 #include "templates/tile/sm90_output_rows.cuh"
@@ -70,6 +71,16 @@ ATT_FN float divisor(const Context& c, float sum, int row) {
   return sum;
 }
 
+// With kAnyMagnitude: references in units of kReferenceUnit, as results of other pieces have them,
+// and normalise(). `exact`: as of softmax_running().
+ATT_FN void references_to_scores(RowState& rows, bool exact) {
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const float in_units = from_log2(rows.reference[half] - kScoreOffset * kLog2E);
+    rows.reference[half] = exact ? rows.maximum[half] : in_units;
+  }
+}
+
 // Divides O by the row sums, and leaves the natural-log LSE in rows.sum.
 ATT_FN void normalise(const Context& c, Output& o, RowState& rows, int row) {
   float inverse[2];
@@ -77,17 +88,23 @@ ATT_FN void normalise(const Context& c, Output& o, RowState& rows, int row) {
   for (int half = 0; half < 2; ++half) {
     float sum = rows.sum[half];
     float reference = rows.reference[half];
+    if constexpr (kAnyMagnitude) reference = score_of_reference(reference);
     float factor = 1.0f;
     if constexpr (spec::kHasSink) {
-      const float logit = sink(c) * kLog2E;
+      constexpr float kUnit = kAnyMagnitude ? kLog2E : 1.0f;
+      const float logit = kAnyMagnitude ? sink(c) : sink(c) * kLog2E;
       const float top = sum == 0.0f ? logit : math_max(reference, logit);
-      factor = sum == 0.0f ? 0.0f : math_exp2(reference - top);
-      sum = sum * factor + math_exp2(logit - top);
+      factor = sum == 0.0f ? 0.0f : math_exp2((reference - top) * kUnit);
+      sum = sum * factor + math_exp2((logit - top) * kUnit);
       reference = top;
     }
     inverse[half] = sum == 0.0f ? 0.0f : factor / divisor(c, sum, row + 8 * half);
     if constexpr (spec::kHasDropout) inverse[half] *= dropout_keep_scale(c);
-    rows.sum[half] = sum == 0.0f ? -infinity() : (reference + math_log2(sum)) * kLn2;
+    if constexpr (kAnyMagnitude) {
+      rows.sum[half] = sum == 0.0f ? -infinity() : reference + math_log2(sum) * kLn2;
+    } else {
+      rows.sum[half] = sum == 0.0f ? -infinity() : (reference + math_log2(sum)) * kLn2;
+    }
   }
 #pragma unroll
   for (int i = 0; i < kColumnsV / 2; ++i) o[i] *= inverse[i / 2 % 2];

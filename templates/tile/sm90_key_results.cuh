@@ -76,8 +76,8 @@ ATT_FN void add_up_results(const PackedParams& p, const KeyPiece& own, int warpg
     const FourWords of = statistics_of(result);
     // Twice its root: what a reference lies too low by the sums are large by, and the weight alone
     // may be too small for a float.
-    const float root[2] = {math_exp2(0.5f * (of.x[0] - base[0])),
-                           math_exp2(0.5f * (of.x[2] - base[1]))};
+    const float root[2] = {math_exp2(0.5f * as_log2(of.x[0] - base[0])),
+                           math_exp2(0.5f * as_log2(of.x[2] - base[1]))};
     rows.sum[0] += root[0] * of.x[1] * root[0];
     rows.sum[1] += root[1] * of.x[3] * root[1];
 #pragma unroll

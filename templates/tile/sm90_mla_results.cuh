@@ -77,7 +77,7 @@ ATT_FN void add_results(const Results& found, const PieceOfItem& own, HalfOfO& h
     }
 #pragma unroll
     for (int i = 0; i < kFewPieces; ++i) {
-      const float weight = math_exp2(references[i] - finite(highest));
+      const float weight = math_exp2(as_log2(references[i] - finite(highest)));
       sum += weight * weights[i];
       weights[i] = weight;
     }

@@ -69,7 +69,7 @@ struct RowsOfP {
     }
   }
 
-  // Of each row, in log2 units.
+  // Of each row, in units of kReferenceUnit.
   ATT_MEMBER void find_highest(float (&highest)[2]) const {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -87,7 +87,7 @@ struct RowsOfP {
   ATT_MEMBER static void keep_close(float (&highest)[2], const float (&references)[2]) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      if (!(highest[half] > references[half] + kSlack)) highest[half] = references[half];
+      if (!(highest[half] > references[half] + from_log2(kSlack))) highest[half] = references[half];
     }
   }
 
@@ -96,7 +96,7 @@ struct RowsOfP {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float raised = math_max(reference[half], to[half]);
-      less[half] = math_exp2(reference[half] - finite(raised));
+      less[half] = math_exp2(as_log2(reference[half] - finite(raised)));
       // Where nothing has been summed there is nothing to shrink.
       if (reference[half] == raised) less[half] = 1.0f;
       reference[half] = raised;
@@ -114,7 +114,11 @@ struct RowsOfP {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           float& x = s[4 * n + 2 * half + e];
-          x = math_exp2(x * kScoreFactor + shift);
+          if constexpr (kAnyMagnitude) {
+            x = math_exp2(log2_above(x, -shift));
+          } else {
+            x = math_exp2(x * kScoreFactor + shift);
+          }
           sum[half] += x;
         }
       }

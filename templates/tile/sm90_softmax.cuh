@@ -72,7 +72,8 @@ struct Position {
 
 struct RowState {
   float maximum[2];    // of the scores so far, in log2 units; the reference is at an offset to it,
-                       // but where that was raised
+                       // but where that was raised. Of what softmax_running() does exactly both
+                       // are score_core()'s
   float reference[2];  // what the exponentials subtract
   float sum[2];        // of the exponentials of this thread's columns
 };
@@ -435,54 +436,6 @@ ATT_FN void recentre(RowState& rows, Output& o, Probabilities& p) {
       p[step][i] = multiply_2<spec::kDType>(p[step][i], packed[i % 2][1]);
     }
   }
-}
-
-// What was summed with a frozen reference may be so large that the factor which brings it to a new
-// one is smaller than any float: there it is applied by halves.
-constexpr int kCorrections = plan::kFrozenMax && spec::kHasMask && !kRecentre ? 2 : 1;
-
-ATT_FN float corrected(float x, float correction) {
-#pragma unroll
-  for (int i = 0; i < kCorrections; ++i) x *= correction;
-  return x;
-}
-
-// A step of the online softmax: raises the maximum to this tile's, and scales what was summed
-// before, which is nothing in the `first`. `offset`: of the reference above the maximum.
-// `keeps_reference`, only with kSharesFirst: the reference stays.
-ATT_FN void softmax_running(const Context& c, Scores& s, RowState& rows, Output& o,
-                            const Position& at, bool full, bool first, float offset,
-                            bool keeps_reference) {
-  apply_score<false>(c, s, at, full);
-  float correction[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float tile_maximum = -infinity();
-#pragma unroll
-    for (int i = 0; i < kPieceKeys / 2; ++i) {
-      if (i / 2 % 2 == half) tile_maximum = math_max(tile_maximum, s[i]);
-    }
-    tile_maximum = quad_max(tile_maximum);
-    if (kSharesFirst && keeps_reference) {
-      correction[half] = 1.0f;
-      continue;
-    }
-    // With kTracks the maximum may lie elsewhere.
-    const float old_reference = kTracks && rows.maximum[half] != -infinity()
-                                    ? rows.reference[half]
-                                    : rows.maximum[half] + offset;
-    rows.maximum[half] =
-        math_max(rows.maximum[half], plus_score_offset(tile_maximum * kScoreFactor));
-    rows.reference[half] = (rows.maximum[half] == -infinity() ? 0.0f : rows.maximum[half]) + offset;
-    correction[half] = math_exp2((old_reference - rows.reference[half]) / kCorrections);
-    rows.sum[half] = corrected(rows.sum[half], correction[half]);
-  }
-#pragma unroll
-  for (int i = 0; i < kColumnsV / 2; ++i) {
-    o[i] = !kSharesFirst && first ? 0.0f : corrected(o[i], correction[i / 2 % 2]);
-  }
-  exponentials(s, rows, kScoreFactor,
-               [&](int half, int) { return plus_score_offset(-rows.reference[half]); });
 }
 
 }  // namespace sm90

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "templates/tile/sm90_logistic.cuh"
+#include "templates/tile/sm90_running.cuh"
 
 namespace att {
 namespace sm90 {
@@ -34,16 +35,20 @@ ATT_FN bool softmax_following(const Context& c, Scores& s, RowState& rows, const
   } else {
     apply_score<kIsInside>(c, s, at, full);
   }
-  const auto to_log2 = [](float score) { return plus_score_offset(score * kFactor); };
+  // What maxima and references are in.
+  const auto in_units = [](float score) {
+    return kAnyMagnitude ? score : plus_score_offset(score * kFactor);
+  };
   float limit[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     // A thread has a quarter of the row's sum.
     const float lag = math_log2(rows.sum[half]) + (2.0f + kLargestShareLog2);
-    limit[half] = math_max(rows.maximum[half], rows.reference[half] + math_min(lag, kLargestLag));
+    limit[half] =
+        math_max(rows.maximum[half], rows.reference[half] + from_log2(math_min(lag, kLargestLag)));
   }
   const auto none_above = [&](const float(&highest)[2]) {
-    return all_lanes(to_log2(highest[0]) <= limit[0] && to_log2(highest[1]) <= limit[1]);
+    return all_lanes(in_units(highest[0]) <= limit[0] && in_units(highest[1]) <= limit[1]);
   };
   float highest[2] = {highest_score(s, 0, 0.0f), highest_score(s, 1, 0.0f)};
   bool raised = !none_above(highest);
@@ -60,14 +65,19 @@ ATT_FN bool softmax_following(const Context& c, Scores& s, RowState& rows, const
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float before = rows.maximum[half];
-      rows.maximum[half] = math_max(before, to_log2(quad_max(highest[half])));
+      rows.maximum[half] = math_max(before, in_units(quad_max(highest[half])));
       rows.reference[half] = rows.maximum[half] == -infinity() ? 0.0f : rows.maximum[half];
-      correction[half] = math_exp2(before - rows.reference[half]);
+      correction[half] = math_exp2(as_log2(before - rows.reference[half]));
       rows.sum[half] *= correction[half];
     }
   }
-  exponentials(s, rows, kFactor,
-               [&](int half, int) { return plus_score_offset(-rows.reference[half]); });
+  if constexpr (kAnyMagnitude) {
+    subtract_maxima(s, rows.reference);
+    exponentials(s, rows, kFactor, [&](int, int) { return 0.0f; });
+  } else {
+    exponentials(s, rows, kFactor,
+                 [&](int half, int) { return plus_score_offset(-rows.reference[half]); });
+  }
   return raised;
 }
 

@@ -1,10 +1,12 @@
-// The softmax of a warp's rows: running reference and sum, in log2 units.
+// The softmax of a warp's rows: running reference and sum, in log2 units or, with kAnyMagnitude, in
+// those of scores.
 #pragma once
 
 #include "templates/kernels/head.cuh"
 #include "templates/ptx/convert.cuh"
 #include "templates/ptx/math.cuh"
 #include "templates/ptx/shuffles.cuh"
+#include "templates/tile/magnitude.cuh"
 #include "templates/tile/negligible.cuh"
 #include "templates/tile/quad.cuh"
 #include "templates/tile/scores.cuh"
@@ -37,31 +39,38 @@ ATT_FN float larger_or_nan(float x, float y) {
 ATT_FN float finite(float x) { return x == -infinity() ? 0.0f : x; }
 
 // Lets a sink join the sum of a row. Returns what the row of O is multiplied by to become the
-// output, 0 where no key is live.
+// output, 0 where no key is live. With kAnyMagnitude the reference becomes a score in natural
+// units.
 ATT_FN float finish_row(const Context& c, float& reference, float& sum) {
   float shrink = 1.0f;
+  if constexpr (kAnyMagnitude) reference = score_of_reference(reference);
   if constexpr (spec::kHasSink) {
-    const float sink_log2 = sink(c) * kLog2E;
-    const float raised = math_max(reference, sink_log2);
-    shrink = math_exp2(reference - finite(raised));
-    sum = sum * shrink + math_exp2(sink_log2 - finite(raised));
+    constexpr float kUnit = kAnyMagnitude ? kLog2E : 1.0f;
+    const float logit = kAnyMagnitude ? sink(c) : sink(c) * kLog2E;
+    const float raised = math_max(reference, logit);
+    shrink = math_exp2((reference - finite(raised)) * kUnit);
+    sum = sum * shrink + math_exp2((logit - finite(raised)) * kUnit);
     reference = raised;
   }
   return sum == 0.0f ? 0.0f : shrink / sum;
 }
 
-// Natural logarithm of the sum of exponentials; -inf where no key is live.
+// Natural logarithm of the sum of exponentials, of what finish_row() left; -inf where no key is
+// live.
 ATT_FN float log_sum_exp(float reference, float sum) {
   if constexpr (kIsExact) {
     // The logarithm's error grows with it: the exponent is taken out first.
     if (sum >= 0x1p-126f && sum < infinity()) {
       const int n = exponent(sum);
-      const float whole = finite(reference) + static_cast<float>(n);
       const float rest = __builtin_bit_cast(
           float, __builtin_bit_cast(unsigned, sum) - (static_cast<unsigned>(n) << 23));
-      return (whole + math_log2(rest)) * kLn2;
+      if constexpr (kAnyMagnitude) {
+        return finite(reference) + (static_cast<float>(n) + math_log2(rest)) * kLn2;
+      }
+      return (finite(reference) + static_cast<float>(n) + math_log2(rest)) * kLn2;
     }
   }
+  if constexpr (kAnyMagnitude) return finite(reference) + math_log2(sum) * kLn2;
   return (finite(reference) + math_log2(sum)) * kLn2;
 }
 
@@ -106,7 +115,7 @@ struct RowState {
   }
 
   static ATT_MEMBER float above_by(float highest, float offset) {
-    return kHasRoom ? highest * kScoreFactor + offset : highest * kScoreFactor;
+    return kHasRoom ? highest * kScoreFactor + from_log2(offset) : highest * kScoreFactor;
   }
 
   template <int kTiles, int kOTiles>
@@ -131,7 +140,7 @@ struct RowState {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         above[m][half] = above_by(highest[m][half], offset);
-        same &= above[m][half] <= reference[m][half] + slack;
+        same &= above[m][half] <= reference[m][half] + from_log2(slack);
       }
     }
     if (all_lanes(same)) return;
@@ -140,7 +149,7 @@ struct RowState {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const float raised = math_max(reference[m][half], quad_max(above[m][half]));
-        const float rescale = math_exp2(reference[m][half] - finite(raised));
+        const float rescale = math_exp2(as_log2(reference[m][half] - finite(raised)));
         reference[m][half] = raised;
         sum[m][half] *= rescale;
 #pragma unroll
@@ -160,7 +169,8 @@ struct RowState {
     for (int m = 0; m < kBlocks; ++m) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        all = all && above_by(highest[m][half], offset) < reference[m][half] - kNegligible;
+        all =
+            all && above_by(highest[m][half], offset) < reference[m][half] - from_log2(kNegligible);
       }
     }
     return all_lanes(all);
@@ -178,7 +188,11 @@ struct RowState {
         for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
           for (int e = 2 * half; e < 2 * half + 2; ++e) {
-            s[m][n][e] = math_exp2(s[m][n][e] * kScoreFactor + shift);
+            if constexpr (kAnyMagnitude) {
+              s[m][n][e] = math_exp2(log2_above(s[m][n][e], -shift));
+            } else {
+              s[m][n][e] = math_exp2(s[m][n][e] * kScoreFactor + shift);
+            }
             sum[m][half] += s[m][n][e];
           }
         }
@@ -209,8 +223,15 @@ struct RowState {
         kept &= total < kLostSum;
         // What is infinite or NaN, or nearly so, stays, and in_range() sees it.
         const int rise = total >= kLargeSum && total < kMostRise ? exponent(total) : 0;
-        const float shrink = power_of_two(-rise);
-        reference[m][half] += static_cast<float>(rise);
+        float shrink = power_of_two(-rise);
+        if constexpr (kAnyMagnitude) {
+          // By as much as the reference has room for beside its own rounding, which may be nothing.
+          const float before = reference[m][half];
+          if (rise > 0) reference[m][half] += from_log2(static_cast<float>(rise));
+          if (rise > 0) shrink = math_exp2(as_log2(before - reference[m][half]));
+        } else {
+          reference[m][half] += static_cast<float>(rise);
+        }
         sum[m][half] *= shrink;
 #pragma unroll
         for (int n = 0; n < kOTiles; ++n) {

@@ -34,6 +34,9 @@ constexpr Row kRows[] = {
     {"score / limit", 1, 0},
     {"slope[h] * kv_idx", 1, 0},
     {"abs(score) * 1e30 * 1e-30", 1, 0},
+    // Beside these the rest is rounded.
+    {"score + 1e30", 1, 0},
+    {"1e7 * sigmoid(score)", 1, 0},
 };
 
 TEST(ScoreCore, TakesTheConstantsAtTheEnds) {
