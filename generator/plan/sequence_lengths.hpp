@@ -28,10 +28,12 @@ constexpr std::int64_t kManyQueries = 17;
 
 // Whether some of many sequences are chunks of prompts and the others single tokens of long
 // contexts, as in a step of an engine: drafted tokens are fewer than a mean sequence has then, and
-// chunks alone are more. Steps that were measured have a mean of 17; the other bounds are guesses.
+// chunks alone are more. Measured were means of 9 to 45, 15 to 256 sequences and 900 keys and more;
+// where all sequences have 16 to 32 queries each it costs no more than 4 %.
 inline bool has_chunks_beside_tokens(const AttentionSpec& spec, const ProblemShape& shape) {
-  constexpr std::int64_t kMostOfMean = 31, kManySequences = 16, kLongContext = 1024;
-  return is_packed(spec) && shape.batch >= kManySequences && shape.q_len >= kManyQueries &&
+  constexpr std::int64_t kLeastOfMean = 9, kMostOfMean = 63, kManySequences = 15,
+                         kLongContext = 800;
+  return is_packed(spec) && shape.batch >= kManySequences && shape.q_len >= kLeastOfMean &&
          shape.q_len <= kMostOfMean && shape.kv_len >= kLongContext;
 }
 
@@ -39,8 +41,8 @@ inline bool has_chunks_beside_tokens(const AttentionSpec& spec, const ProblemSha
 // each, sequences end anywhere in their last tile; a single token beside chunks takes a tile.
 inline double mean_query_tiles(const AttentionSpec& spec, const ProblemShape& shape, double rows) {
   const double queries = double(shape.q_len);
-  if (!is_packed(spec) || shape.q_len < kManyQueries) return std::ceil(queries / rows);
   if (has_chunks_beside_tokens(spec, shape)) return 1 + (queries - 1) / rows;
+  if (!is_packed(spec) || shape.q_len < kManyQueries) return std::ceil(queries / rows);
   return std::max(1.0, queries / rows + 0.5);
 }
 

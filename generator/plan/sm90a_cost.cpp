@@ -8,6 +8,7 @@
 #include "generator/plan/live_share.hpp"
 #include "generator/plan/sequence_lengths.hpp"
 #include "generator/plan/sm90a.hpp"
+#include "generator/plan/sm90a_parts.hpp"
 #include "generator/plan/sm90a_pieces.hpp"
 #include "generator/plan/wgmma.hpp"
 #include "templates/work_items.h"
@@ -21,8 +22,9 @@ constexpr int kElementBytes = 2;  // fp16 and bf16 alike
 // 32 causal sequences of 512 with 16 heads, d 128, take 135 us so, 110 off the counter.
 constexpr double kStaticTransfer = 1.2;
 
-// Rounds of mean items until the last CTA is done.
-double rounds_of(const Sm90aPlan& tile, const LiveWork& work, double items, double ctas) {
+// Rounds of mean items until the last CTA is done. `alike`: whether sequences are.
+double rounds_of(const Sm90aPlan& tile, const LiveWork& work, double items, double ctas,
+                 bool alike) {
   const Schedule schedule = tile.schedule;
   // Which of the known tensors' items are long, a launch's others may have elsewhere: of 52
   // problems whose tensors decide, at 4096 and 8192 tokens, a static order was 1 to 3 % faster on
@@ -36,7 +38,7 @@ double rounds_of(const Sm90aPlan& tile, const LiveWork& work, double items, doub
   if (schedule == Schedule::kPersistent || work.is_described)
     return luck * items / ctas * work.busiest;
   const bool even = work.longest < 1.1 * work.shortest;
-  if (even) return std::ceil(items / ctas);
+  if (even && alike) return std::ceil(items / ctas);
   // Whoever is free takes the next item: the longest first, or in the order of the grid.
   const double last = schedule == Schedule::kLongestFirst ? work.shortest : work.longest;
   return std::max(work.longest, items / ctas + 0.25 * last);
@@ -189,6 +191,19 @@ bool is_level(const AttentionSpec& spec, const Sm90aPlan& tile) {
   return tile.heads > 1 && !is_packed(spec);
 }
 
+// Clocks of a tile beside its products for the boxes that bring K and V from pages, a slab and the
+// rows of a tile in a page each. A launch says how long pages are; here they have 64 rows, which a
+// tile of 80 keys shares in boxes of 16. H200, 2048 queries behind 8192 keys, 32 heads on 8, d 128:
+// 80 keys take 545 us in pages of 64 and of 16, 128 keys 424 and 532. At d 64, where half as many
+// come, 112 keys take 223 us and 96, whose boxes have 32 rows, 225.
+double box_clocks(const AttentionSpec& spec, const Sm90aPlan& tile) {
+  constexpr int kPageRows = 64;
+  constexpr double kBoxClocks = 30;
+  if (!is_paged(spec) || spec.head_dim_qk <= kSlabColumns) return 0;
+  const int boxes = tile.tile_kv / std::gcd(tile.tile_kv, kPageRows);
+  return kBoxClocks * boxes * (slabs(spec.head_dim_qk) + slabs(spec.head_dim_v));
+}
+
 // Clocks of a work item beside its tiles.
 double item_overhead(const AttentionSpec& spec, const Sm90aPlan& tile, const TileClocks& clocks) {
   // A CTA of its own for every item has its launch and first loads in the open.
@@ -237,7 +252,8 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   // shapes timed, 4 to 12 % at d 64 to 128 under windows and NATTEN. Where documents are read they
   // do not.
   const bool in_open = has_mask && tile.warpgroups == 2 && spec.environment.tensors.empty();
-  const double open = in_open ? 1.1 : 1.0;
+  // Pages: 8192 causal tokens of 32 heads, d 128, take two 737 us and three 771.
+  const double open = !in_open ? 1.0 : is_paged(spec) ? 1.04 : 1.1;
   // Where a warpgroup has rows of several heads an item is as long and no faster: 512 queries
   // behind 8192 keys, 32 heads on 8, take an H200 119 us so, and 115 with a head a warpgroup.
   const double abreast = tile.heads > tile.warpgroups ? 1.04 : is_level(spec, tile) ? 1.02 : 1.0;
@@ -253,7 +269,8 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   const double alone = tile.pieces > 1 && tile.warpgroups == 1 ? 1.25 : 1.0;
   // A warpgroup alone does one after the other.
   const double a_tile = clocks.overlapped(tile.warpgroups == 1 ? 1.07 : 3.3) * running * sharing *
-                        ordered * turns * open * wide * p_writes * abreast * alone;
+                            ordered * turns * open * wide * p_writes * abreast * alone +
+                        box_clocks(spec, tile);
 
   const bool zeroes_counter =
       tile.schedule == Schedule::kLongestFirst && !has_launch_in_front(spec);
@@ -294,16 +311,46 @@ double tiles_in_open(const AttentionSpec& spec, const Sm90aPlan& tile, const Pro
   return tile.score_buffers == 2 ? kPairs : kAlone;
 }
 
-// What tiles take longer beside chunks, where single tokens walk over thousands of keys, than the
-// model says of them, which short walks were as good for: a warpgroup alone, and two with one
-// buffer of scores that are products alone. H200, causal, pages of 64, d 128: 80 keys in one buffer
-// take 1.28 to 1.43 times as long as 128 in two where the model says the same, of 16 (which come
-// more slowly) 1.05 and 1.09.
-double beside_chunks(const AttentionSpec& spec, const Sm90aPlan& tile, const ProblemShape& shape) {
-  constexpr double kSlow = 1.25;
-  const bool alone = tile.warpgroups == 1 && tile.pieces == 1;  // in pieces: plan_cost()
-  const bool in_step = tile.warpgroups == 2 && tile.score_buffers == 1 && !spec.score;
-  return has_chunks_beside_tokens(spec, shape) && (alone || in_step) ? kSlow : 1;
+// What items of `tiles` tiles take longer of packed sequences than the model says of them, which
+// dense ones were as good for. H200, pages, causal:
+// - Three warpgroups: their item of a short sequence is mostly empty, and the longest keeps them
+//   all. 768 queries beside 32 x 6 on 100 to 25268 keys, d 96, take 381 us so, by two 266. And of
+//   one sequence, above d 64: 2048 behind 8192, 64 keys a tile, 483 us, by two and 128 keys 424.
+// - Pieces of one sequence, which are not as even as they seem: 768 and 1024 behind 8192 and 512
+//   behind 32768 0.99 to 1.02 of the time of whole items, where 0.85 to 0.91 was expected.
+// - With a score two buffers: softcaps 1.04 to 1.08 in five steps.
+// - Beside chunks, where single tokens walk over thousands of keys, a warpgroup alone, and up to d
+//   128 two with one buffer of scores that are products alone: of 64 keys 1.04 to 1.12.
+double of_sequences(const AttentionSpec& spec, const Sm90aPlan& tile, const ProblemShape& shape,
+                    double tiles) {
+  constexpr double kThree = 1.2, kThreeOfOne = 1.1, kPieces = 1.1, kTwoBuffers = 1.06;
+  constexpr double kOne = 1.25, kOneBuffer = 1.08, kShortWalk = 5;
+  constexpr int kWideHead = 128;
+  if (!is_packed(spec)) return 1;
+  const bool is_one = shape.batch == 1, three = tile.warpgroups == 3;
+  double longer = 1;
+  if (three && !is_one && shape.kv_len > 2 * shape.q_len && tiles > kShortWalk) longer *= kThree;
+  if (three && is_one && is_paged(spec) && spec.head_dim_qk > 64) longer *= kThreeOfOne;
+  if (is_one && tile.pieces > 1) longer *= kPieces;
+  if (tile.warpgroups == 2 && tile.score_buffers == 2 && spec.score) longer *= kTwoBuffers;
+  if (!has_chunks_beside_tokens(spec, shape)) return longer;
+  if (tile.warpgroups == 1 && tile.pieces == 1) longer *= kOne;  // in pieces: plan_cost()
+  const bool is_wide = spec.head_dim_qk > kWideHead;
+  if (tile.warpgroups == 2 && tile.score_buffers == 1 && !spec.score && !is_wide)
+    longer *= kOneBuffer;
+  return longer;
+}
+
+// How much longer whole items of unequal sequences take on average, as nobody says how much longer
+// the longest is than the mean: it keeps a CTA for so many `rounds` of mean items. 42 plans of 32
+// problems took 0.46 to 1.16 of the time in pieces, more than 1.04 where that was under 120 us.
+double uneven_lengths(const Sm90aPlan& tile, const ProblemShape& shape, double filled,
+                      double rounds) {
+  constexpr double kSkewed = 0.1, kSkewedRounds = 3, kLong = 0.02;
+  constexpr std::int64_t kLongContext = 12288;  // of which the mean is the less the longer it is
+  if (filled == 1 || tile.pieces > 1) return 1;
+  return 1 + kSkewed * std::max(0.0, kSkewedRounds / rounds - 1) +
+         (shape.kv_len > kLongContext ? kLong : 0);
 }
 
 ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
@@ -328,20 +375,25 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   kv_tiles *= tile_weight(tile, work);
   const auto heads = att::head_sets<std::int64_t>(shape.heads, shape.kv_heads, tile.heads);
   const double whole_items = q_tiles * double(heads) * double(shape.batch);
-  // Beside chunks the longest sequence is cut where the mean one need not be.
-  const double uncut = has_chunks_beside_tokens(spec, shape) ? 1 / filled : 1;
-  const CutItems cut = cut_items(spec, tile, whole_items, kv_tiles, uncut, device.processor_count);
+  // The longest sequence is cut where the mean one need not be.
+  const CutItems cut =
+      cut_items(spec, tile, whole_items, kv_tiles, 1 / filled, device.processor_count);
   const double items = whole_items * cut.pieces;
   // A CTA has whole tiles.
   if (cut.pieces > 1) kv_tiles = std::ceil(kv_tiles / cut.pieces);
   // A list has the longest first, and who is free takes the next; a static order does not know how
-  // many of the long ones a CTA gets.
-  const double luck = is_packed(spec) && tile.schedule == Schedule::kPersistent        ? 1.1
+  // many of the long ones a CTA gets, and in a grid's they may come last: 4 x 128 to 512 queries on
+  // up to 8320 keys, 8 heads, d 256, take an H200 211 us so, from a list 133.
+  const bool has_many = is_packed(spec) && shape.batch > 1;
+  const double luck = has_many && tile.schedule == Schedule::kSingle                   ? 1.2
+                      : is_packed(spec) && tile.schedule == Schedule::kPersistent      ? 1.1
                       : tile.schedule == Schedule::kLongestFirst && !work.is_described ? 1.04
                                                                                        : 1.0;
   // The longest sequence, of which pieces are cut the more.
   const double longest = cut.pieces > 1 ? 1 : 1 / filled;
-  double rounds = std::max(luck * rounds_of(tile, work, items, device.processor_count), longest);
+  const bool alike = !has_chunks_beside_tokens(spec, shape);
+  double rounds =
+      std::max(luck * rounds_of(tile, work, items, device.processor_count, alike), longest);
   if (is_alone && cut.pieces == 1 && !work.is_described) {
     rounds =
         std::max(rounds, least_rounds(work, known_tiles * double(heads), device.processor_count));
@@ -353,9 +405,10 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
       kElementBytes * dims * double(shape.batch) *
       (double(shape.heads) * double(shape.q_len) +
        double(shape.kv_heads) * double(shape.kv_len) * seen_keys(work, shape) * filled);
+  const double uneven = uneven_lengths(tile, shape, filled, rounds);
   const bool is_static = tile.schedule == Schedule::kPersistent && spec.mask != nullptr;
-  const double memory_us =
-      (is_static ? kStaticTransfer : 1.0) * bytes / (kMemoryShare * device.memory_gb_per_s * 1e3);
+  const double memory_us = (is_static ? kStaticTransfer : 1.0) * uneven * bytes /
+                           (kMemoryShare * device.memory_gb_per_s * 1e3);
   // Beyond what every plan of every family draws once, unless all processors draw.
   const bool is_cut = cut.pieces > 1;
   const double drawn = whole_items / tile.cluster * drawn_tiles * tile.tile_kv;
@@ -369,8 +422,8 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const bool is_full = shape.batch == 1 && shape.q_len >= kRows;
   return {.rounds = rounds,
           .tiles = kv_tiles,
-          .slowdown = (is_full && tile.heads > tile.warpgroups ? kSharedForNothing : 1) *
-                      beside_chunks(spec, tile, shape),
+          .slowdown = (is_full && tile.heads > tile.warpgroups ? kSharedForNothing : 1) * uneven *
+                      of_sequences(spec, tile, shape, drawn_tiles),
           .units_per_us = device.clock_ghz * 1e3,
           .transfer_us = std::max(memory_us, drawn_us),
           .beside_us = cut.beside_us,
