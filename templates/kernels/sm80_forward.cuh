@@ -8,9 +8,9 @@
 // Frozen maximum: exp2(s - m) needs no maximum m, only one that keeps it in range. Once a row has
 // met a live key its reference stays, and what follows needs no maxima, no shuffles, no rescaling,
 // and no order between chunks of keys. Sums that grow large move their references up after a tile.
-// A sum beyond kFrozenLimit or an O that is not finite says that one tile rose too far for that;
-// then the q tile is done again with the running maximum, as soon as a sum says so: at first with
-// one that follows only what is far above it.
+// A sum beyond kFrozenLimit or an O that is not finite says that one tile rose too far for that.
+// Then the warp forgets what it has and goes on with a running maximum, at first one that follows
+// only what is far above it; the tiles that it lacks are visited again in another pass.
 #pragma once
 
 #include "templates/kernels/head.cuh"
@@ -56,17 +56,13 @@ static_assert(kOBytes + (kKeyGroups - 1) * kRowGroups * WarpPart<kBlocks, kDimV 
 
 constexpr int kQSteps = kDimQk / Operand::kDepth;  // of Q K^T
 
-// Whether a CTA leaves a pass when a warp's sums say that it failed. Elsewhere that warp alone does
-// no more of it: what an exit from the loop does to the branches in it cost 3 % at d 128 and 256.
-constexpr bool kStopsEarly = plan::kFrozenMax && plan::kUnroll > 1;
-
-// Keys whose scores are in registers at a time while the maximum runs. With a frozen maximum that
-// is seldom, and 16 keys leave the registers to the other loop; else as many as O and Q leave room
-// for.
+// Keys whose scores are in registers at a time while the maximum runs: as many as O and Q leave
+// room for, beside the other loop where there is one.
 constexpr int kHeldRegisters = kBlocks * (kDimV / 2 + (plan::kQInRegisters ? kQSteps * 4 : 0));
 constexpr int kWantedChunk = kHeldRegisters <= 64 && kOwnKeys % 64 == 0                       ? 64
                              : kHeldRegisters < 128 || !plan::kFrozenMax || spec::kHasDropout ? 32
-                                                                                              : 16;
+                             : kHeldRegisters == 128 ? plan::kChunk
+                                                     : 16;
 constexpr int kMostKeys = kOwnKeys < Operand::kLongestChunk ? kOwnKeys : Operand::kLongestChunk;
 constexpr int kOnlineChunk = kWantedChunk < kMostKeys ? kWantedChunk : kMostKeys;
 // Steps of Q K^T in one loop body. ptxas moves every ldmatrix it sees to the front, and at d 128
@@ -292,6 +288,21 @@ struct WarpTile {
   }
 };
 
+// How a warp's references come about: they freeze once every row has one; they run, but for
+// kRunningSlack; they follow every maximum.
+enum class Way { freezes, runs, follows };
+
+constexpr int kNothing = 0x7fffffff;  // more than any tile's number
+
+// The least of all warps' values; `shared` is free for a word of each.
+ATT_FN int lowest_of_warps(unsigned shared, int value) {
+  store_shared_4(shared + 4 * warp_index(), static_cast<unsigned>(value));
+  sync_threads();
+  const unsigned of_lane = load_shared_4(shared + 4 * (lane_index() % plan::kWarps));
+  sync_threads();
+  return static_cast<int>(least_of_lanes(of_lane));
+}
+
 ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
     ATT_KERNEL_NAME(ATT_GRID_CONSTANT KernelParams params) {
   extern __shared__ __align__(128) unsigned char shared_memory[];
@@ -341,11 +352,17 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
   load_rows<plan::kTileQ, spec::kHeadDimQk, kThreads>(
       shared + kQOffset, q, params.q_stride.seq * Element::kBytes, q1 - q0);
   WarpTile warp(c, q0, shared);
-  bool may_freeze = plan::kFrozenMax;
-  float slack = 0.0f;
+  warp.clear();
+  // Of the whole warp, as ptxas can see: it guards all branches of a loop in which some lanes may
+  // part from others, which costs 1 to 4 %.
+  bool frozen = false;
+  Way way = plan::kFrozenMax ? Way::freezes : Way::follows;
+  int missed = kNothing;  // it lacks the tiles from this one up
   bool first_pass = true;
+  int lowest = 0;  // of the tiles that any warp lacks
   while (true) {
     TileWalk<plan::kTileKv> walk(c, q0, q1);
+    walk.first = max_i32(walk.first, lowest);
     int pending[plan::kStages - 1];  // tiles on their way, the next to be used first
 #pragma unroll
     for (int i = 0; i < plan::kStages - 1; ++i) {
@@ -357,22 +374,14 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
       sync_threads();
       warp.keep_q();
     }
-    warp.clear();
-    bool frozen = false;
-    bool lost = false;   // this warp's results, by a sum
-    bool stops = false;  // as some warp's are
     int stage = 0;
-    while (pending[0] != walk.kEnd && !stops) {
+    bool lost = false;
+    while (pending[0] != walk.kEnd) {
       const int tile = pending[0];
 #pragma unroll
       for (int i = 0; i + 2 < plan::kStages; ++i) pending[i] = pending[i + 1];
       cp_async_wait<plan::kStages - 2>();
-      // This tile has come for all, and all have left the stage filled next.
-      if constexpr (kStopsEarly) {
-        stops = sync_threads_or(lost);
-      } else {
-        sync_threads();
-      }
+      sync_threads();  // this tile has come for all, and all have left the stage filled next
       pending[plan::kStages - 2] = walk.next(c, q0, q1);
       load_kv(pending[plan::kStages - 2], stage == 0 ? plan::kStages - 1 : stage - 1);
 
@@ -381,26 +390,44 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
       // One loop for full and partial tiles where its body is one chunk, which spares registers; a
       // longer one is for full tiles alone, as a branch between one chunk's PV and the next one's
       // QK keeps ptxas from running them together: 8 % at d 64.
-      if (lost) {
-        // Nothing more is wanted of this pass.
-      } else if (frozen && (plan::kUnroll == 1 || full)) {
+      if (frozen && (plan::kUnroll == 1 || full)) {
         lost = warp.visit_frozen<plan::kUnroll>(stage, k0, plan::kUnroll == 1 && !full);
       } else if (frozen && spec::kHasMask) {
         lost = warp.visit_frozen<1>(stage, k0, true);
-      } else {
-        warp.visit_online(stage, k0, !full, may_freeze ? kFrozenOffset : 0.0f, slack);
-        frozen = may_freeze && warp.rows.has_reference();
+      }
+      if (lost) {
+        // This tile is visited at once: what rose may outweigh all that is to come.
+        warp.clear();
+        way = Way::runs;
+        missed = (tile | 1) + 1;
+        lost = frozen = false;
+      }
+      if (!frozen && (first_pass || tile >= missed)) {
+        // Kept through the branch above, its place and class would cost two registers.
+        const int own = opaque(tile);
+        warp.visit_online(stage, own / 2 * plan::kTileKv, own % 2 == 0,
+                          plan::kFrozenMax ? kFrozenOffset : 0.0f,
+                          way == Way::runs ? kRunningSlack : 0.0f);
+        frozen = plan::kFrozenMax && way == Way::freezes && warp.rows.has_reference();
+        if (frozen && warp.rows.are_unlike()) {
+          way = Way::runs;
+          frozen = false;
+        }
       }
       stage = stage + 1 == plan::kStages ? 0 : stage + 1;
     }
+    const bool may_fail = frozen || (way == Way::runs && kRunningSlack > 0.0f);
+    if (may_fail && !all_lanes(warp.in_range())) {
+      warp.clear();
+      way = frozen ? Way::runs : Way::follows;
+      missed = 0;
+    } else if (!first_pass) {
+      missed = kNothing;
+    }
+    frozen = false;
     // Also what makes the stages free for O.
-    const bool may_fail = frozen || slack > 0.0f;
-    const bool again = sync_threads_or(lost || (may_fail && !warp.in_range()));
-    if (!again) break;
-    // Each thread copies the same bytes of a stage in every pass: its own wait will do.
-    cp_async_wait<0>();
-    slack = may_freeze ? kRunningSlack : 0.0f;
-    may_freeze = false;
+    if (!sync_threads_or(missed != kNothing)) break;
+    lowest = lowest_of_warps(shared, missed) / 2;
     first_pass = false;
   }
   if constexpr (kKeyGroups > 1) {

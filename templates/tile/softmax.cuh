@@ -253,6 +253,23 @@ struct RowState {
     return all_lanes(all);
   }
 
+  // Whether some rows have met scores far above what others have: heavy tails, of which more will
+  // come than a frozen reference has room for. (Where all lie high they may stay there.)
+  ATT_MEMBER bool are_unlike() const {
+    constexpr float kHigh = kFrozenOffset + 130.0f;  // as the sm90a family has them
+    constexpr float kOrdinary = kFrozenOffset + 60.0f;
+    bool none_high = true, none_ordinary = true;
+#pragma unroll
+    for (int m = 0; m < kBlocks; ++m) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        none_high = none_high && reference[m][half] < kHigh;
+        none_ordinary = none_ordinary && reference[m][half] > kOrdinary;
+      }
+    }
+    return !all_lanes(none_high) && !all_lanes(none_ordinary);
+  }
+
   // False when a frozen reference was too small somewhere. P >= 0, so a row's final sum bounds
   // every P that went into it.
   ATT_MEMBER bool in_range() const {

@@ -8,6 +8,7 @@
 #include "tests/gpu/gradient_faults.hpp"
 #include "tests/gpu/head_dim_faults.hpp"
 #include "tests/gpu/key_piece_faults.hpp"
+#include "tests/gpu/lost_tile_faults.hpp"
 #include "tests/gpu/mask_edge_faults.hpp"
 #include "tests/gpu/page_row_faults.hpp"
 #include "tests/gpu/planted_faults.hpp"
@@ -196,6 +197,18 @@ TEST(PlantedSource, OfSharedReciprocalsHasItsPlaces) {
       EXPECT_TRUE(with_dead.ok()) << render(with_dead.error());
     }
   }
+}
+
+TEST(PlantedSource, OfLostTilesHasItsPlace) {
+  const auto spec = parse_spec(
+      std::string("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\n") + planted::kRisingScore, "t");
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  const auto plan = parse_plan("sm80 forward sm_80 q128 k64 s2 w4 c32 u1 frozen");
+  ASSERT_TRUE(plan.ok()) << render(plan.error());
+  const auto kernel = emit(*spec, *plan);
+  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+  const auto edited = planted::with_fault(kernel->source, planted::kLostForGood);
+  EXPECT_TRUE(edited.ok()) << render(edited.error());
 }
 
 TEST(PlantedSource, OfMaskEdgesHasItsPlaces) {
