@@ -74,6 +74,18 @@ double short_sequences_us(const AttentionSpec& spec, const ProblemShape& shape,
   return us + cost.rounds * std::max(0.0, clocks) / cost.units_per_us;
 }
 
+// Short heads come one by one, so that the last one's longest tile begins behind all others': by a
+// list schedule of causal heads of 8 to 15 key tiles one mean item more than the work of all
+// processors, off the counter a fifth of it. H200, 12 heads of 2 x 1498, d 128, causal: 128 us, off
+// the counter 101; but 8 heads of 1860, which begin at once, 92 and 96.
+double rounds_one_by_one(const ShapeCost& cost, double items, const DeviceFacts& device,
+                         const LiveWork& work) {
+  constexpr double kOfUnevenness = 1.2;
+  if (items <= device.processor_count) return cost.rounds;
+  const double uneven = kOfUnevenness * (longest_key_tile(work) - 1);
+  return std::max(cost.rounds, items / device.processor_count + uneven);
+}
+
 // Rounds until the last group of heads is done, whose longest tile begins behind those of all other
 // groups (templates/tile/backward_order.cuh). H200, 16 heads on 2 of 4 x 4097, d 40, causal: 33 key
 // tiles, seven heads and one, 1094 us, off the counter 666.
@@ -81,11 +93,37 @@ double rounds_of_groups(const ShapeCost& cost, const ProblemShape& shape,
                         const Sm90aBackwardPlan& tile, const DeviceFacts& device,
                         const LiveWork& work) {
   const auto tiles = att::tile_count<std::int64_t>(shape.kv_len, tile_kv(tile));
-  if (tiles < att::kLeastTilesOfHead) return cost.rounds;
   const std::int64_t heads = shape.batch * shape.kv_heads;
+  if (tiles < att::kLeastTilesOfHead) {
+    return rounds_one_by_one(cost, double(heads * tiles), device, work);
+  }
   const std::int64_t size = std::max<std::int64_t>(1, att::kTilesOfGroup / tiles);
   const double before = double((heads - 1) / size * size * tiles);
   return std::max(cost.rounds, before / device.processor_count + longest_key_tile(work));
+}
+
+bool has_plain_scores(const AttentionSpec& spec) { return !spec.score && !has_dropout(spec); }
+
+// What a query tile takes longer with keys loaded apart, as all heads have sums, whose way is to
+// memory, and nothing of what shape_cost() says of items: beside a softcap, d 128, 2832 to 2994 us.
+// d 64, 2048 keys, causal: ALiBi 898 to 938 us, a softcap 1098 to 1260.
+double apart_clocks(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
+  constexpr double kApartClocks = 120, kApartScoreClocks = 400;
+  constexpr double kNarrowClocks = 200, kNarrowBiasClocks = 370, kNarrowScoreClocks = 770;
+  const bool adds = split_rows(spec).splits_references && !has_dropout(spec);
+  const double clocks = !is_narrow(spec)
+                            ? (has_plain_scores(spec) ? kApartClocks : kApartScoreClocks)
+                            : (has_plain_scores(spec) ? kNarrowClocks
+                               : adds                 ? kNarrowBiasClocks
+                                                      : kNarrowScoreClocks);
+  return clocks * tile.tile_q / kTileQ;
+}
+
+// Whether L2 keeps the sums of all heads: H200, two heads on one of 26 x 1360, d 64, causal, 102
+// us, not apart 124.
+bool has_all_sums_in_l2(const AttentionSpec& spec, const ProblemShape& shape) {
+  constexpr double kBytes = 20e6;
+  return 4.0 * double(shape.batch * shape.heads * shape.q_len) * spec.head_dim_qk <= kBytes;
 }
 
 // H200, 32 heads on 8, d 128, causal, 1024: 61 us expected, 106 measured; 40 on 8 70, 122; 28 on 4
@@ -116,29 +154,21 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   // Off the counter an item costs half, and a tile 69 clocks more, for the warps that bring dQ to
   // rows: d 64 full 1024 759 to 725 us, 4096 2657 to 2683, causal 573 to 529, 1437 to 1400.
   constexpr double kItemClocks = 6000, kTakenItemClocks = 3000, kRowsClocks = 69, kLaunchesUs = 12;
-  // With keys loaded apart a tile costs more, as all heads have sums, whose way is to memory, and
-  // nothing of what shape_cost() says of items: beside a softcap, d 128, 2832 to 2994 us.
-  constexpr double kApartClocks = 120, kApartScoreClocks = 400;
-  constexpr double kNarrowApartItemClocks = 3600, kNarrowApartClocks = 200;
-  // d 64, 2048 keys, causal: ALiBi 898 to 938 us, a softcap 1098 to 1260.
-  constexpr double kNarrowApartBiasClocks = 370, kNarrowApartScoreClocks = 770;
+  constexpr double kNarrowApartItemClocks = 3600;
   constexpr double kLongItemClocks = 3500;
   const bool is_apart = loads_keys_apart(spec, tile) && !is_packed(spec);
-  const bool is_plain = !spec.score && !has_dropout(spec);
-  const bool adds = split_rows(spec).splits_references && !has_dropout(spec);
-  const double narrow_clocks = is_plain ? kNarrowApartClocks
-                               : adds   ? kNarrowApartBiasClocks
-                                        : kNarrowApartScoreClocks;
-  const double apart_clocks = narrow ? narrow_clocks : is_plain ? kApartClocks : kApartScoreClocks;
   const double narrow_item = is_apart ? kNarrowApartItemClocks : kTakenItemClocks;
   // Nothing hides what a tile of 128 queries waits for at an item's beginning and end.
   const double long_item = is_long(tile) ? kLongItemClocks : 0;
-  return {.item = (tile.takes_items && !is_wide(spec) ? narrow_item : kItemClocks) + long_item +
-                  (tile.cuts_walks ? kPartClocks : 0),
-          .tile = flops / flops_per_clock + (is_apart           ? apart_clocks
-                                             : tile.takes_items ? kRowsClocks
-                                                                : 0) *
-                                                tile.tile_q / kTileQ,
+  // Half of an item's first tile of 64 is skipped: causal, 512 and 2048 keys 395 to 381 us, 834 to
+  // 823.
+  constexpr double kSkippedClocks = 1000;
+  const double skipped = narrow && spec.mask && !is_long(tile) ? kSkippedClocks : 0;
+  return {.item = (tile.takes_items && !is_wide(spec) ? narrow_item : kItemClocks) + long_item -
+                  skipped + (tile.cuts_walks ? kPartClocks : 0),
+          .tile = flops / flops_per_clock + (is_apart           ? apart_clocks(spec, tile)
+                                             : tile.takes_items ? kRowsClocks * tile.tile_q / kTileQ
+                                                                : 0),
           .launch_us = kLaunchesUs,
           .group = {tile.tile_q, tile_kv(tile), is_apart, tile.takes_items, tile.cuts_walks}};
 }
@@ -166,8 +196,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   }
   // Not of short walks: causal, 16 heads of 1024, 57 us here, 63 by the plan that won with it.
   const double walk = query_tiles * double(shape.heads) / double(shape.kv_heads);
-  const bool is_plain = !spec.mask && !spec.score && !has_dropout(spec) && !spec.deterministic;
-  if (is_plain && !is_packed(spec)) {
+  if (!spec.mask && has_plain_scores(spec) && !spec.deterministic && !is_packed(spec)) {
     cost.beside_us = short_sequences_us(spec, shape, tile, walk, cost);
   }
   // H200, causal: 16 heads of 64 x 49, d 32, 45 us, of the sm80 family 34.
@@ -182,6 +211,10 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   if (work.reads_tensors) cost.tiles *= kShareOfUnknown;
   if (spec.mask && spec.deterministic && !loads_keys_apart(spec, tile)) {
     cost.tiles += kTilesOfStartInOrder * double(shape.heads) / double(shape.kv_heads);
+  }
+  if (spec.mask && has_plain_scores(spec) && loads_keys_apart(spec, tile) && !is_packed(spec) &&
+      has_all_sums_in_l2(spec, shape)) {
+    cost.beside_us -= cost.rounds * cost.tiles * apart_clocks(spec, tile) / cost.units_per_us;
   }
   if (helpers_take_time(spec, tile)) {
     const double group = double(shape.heads) / double(shape.kv_heads);

@@ -238,6 +238,31 @@ struct Consumer {
     return false;
   }
 
+  // Whether the item's first tile is dead for the warpgroup's keys, of which it then makes nothing:
+  // its dS is 0, and dQ is made of it when the next tile's turn comes, to `sums`. The tile's dO is
+  // waited for by another warpgroup, before which the stage is not given back. Later tiles that are
+  // dead find products in flight.
+  ATT_MEMBER bool skips_first_tile(int& sums) {
+    at = uniform(at);
+    mbarrier_wait(shared.q_full(at.stage), at.parity);
+    if (!is_dead_for(shared.tile(at.stage), warpgroup)) return false;
+    if constexpr (kMakesQueries) {
+      const TileInfo tile = load_tile_info(shared.tile(at.stage));
+#pragma unroll
+      for (int step = 0; step < kTileQ / 16; ++step) {
+#pragma unroll
+        for (unsigned& pair : ds_operand[step]) pair = 0;
+      }
+      mbarrier_wait(shared.ds_empty(written & 1), (written >> 1 & 1) ^ 1);
+      store_ds(written);
+      sums = sums_tile(p, sums_base, tile.h, tile.tile);
+      if (kLoadsKeysApart && (tile.flags & kAllOfQueries) != 0) sums = ~sums;
+    }
+    at.advance();
+    ++written;
+    return true;
+  }
+
   // Leaves dK and dV, unscaled.
   ATT_MEMBER void run() {
     zero(d_k);
@@ -258,6 +283,9 @@ struct Consumer {
     int tiles = 0;  // of this item so far
     int sums = 0, next_sums = 0;
     RingPosition before = at;
+    if constexpr (kSkipsDeadFirst) {
+      if (skips_first_tile(next_sums)) tiles = 1;
+    }
     bool more = true;
     while (more) {
       at = uniform(at);
@@ -278,7 +306,7 @@ struct Consumer {
                                 warpgroup_barrier(warpgroup));
       }
       if constexpr (kTakesItems && !plan::kKeysInRegisters) {
-        if (tiles == 0) mbarrier_wait(shared.v_full(), parity);
+        if (tiles <= (kSkipsDeadFirst ? 1 : 0)) mbarrier_wait(shared.v_full(), parity);
       }
       issue_dp();
       DrawnWord drawn = {};

@@ -107,7 +107,7 @@ ATT_FN void load(const BackwardParams& p, const TensorMap* q_map, const TensorMa
     end_head = next_head + part.end_head;
     next_head += part.first_head;
   }
-  QueryWalk<kTileQ, kWarpgroups, plan::kRotated, kTakesTurns> walk;
+  QueryWalk<kTileQ, kWarpgroups, plan::kRotated, kTakesTurns, kSkipsDeadFirst> walk;
   walk.live = 0;
   if constexpr (kTakesTurns) {
     walk.turn_round(turn_order(p).is_turned_round(item.b * p.kv_heads + item.h_kv));
@@ -141,7 +141,7 @@ ATT_FN void load(const BackwardParams& p, const TensorMap* q_map, const TensorMa
   if (!has_tile) info = {kTakesItems ? 0 : -1, item.h_kv * group, kTakesItems ? kDropped : 0, 0};
   do {
     const bool more = has_tile && find(following);
-    info.more = more ? 1 : 0;
+    tell_what_follows<kSkipsDeadFirst>(info, more);
     const int row = info.tile < 0 ? p.q_len : info.tile * kTileQ;
     mbarrier_wait(shared.q_empty(at.stage), at.parity ^ 1);
     if (leader) {

@@ -77,7 +77,7 @@ struct ListedWalk {
   const BackwardParams& p;
   unsigned slot;  // of the item
   int h;          // the query head
-  QueryWalk<kTileQ, kWarpgroups, plan::kRotated, kTakesTurns> walk;
+  QueryWalk<kTileQ, kWarpgroups, plan::kRotated, kTakesTurns, kSkipsDeadFirst> walk;
 
   ATT_MEMBER Context context(const ListedItem& item) const {
     return item_context(p, item.own, item.b, h, item.h_kv);
@@ -157,7 +157,7 @@ ATT_FN void load_listed_queries(const BackwardParams& p, const TensorMap* q_map,
   do {
     if (has_tile && walk.has_no_other_keys(info.tile)) info.flags |= kAllOfQueries;
     const bool more = has_tile && walk.next(following);
-    info.more = more ? 1 : 0;
+    tell_what_follows<kSkipsDeadFirst>(info, more);
     // Before the last tile is loaded: to find the next item takes three round trips to memory.
     if (!more && leader) mbarrier_arrive(shared.last_tile_found());
     const int row = info.tile < 0 ? p.q_len : q_first + info.tile * kTileQ;

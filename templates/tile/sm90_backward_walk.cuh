@@ -15,8 +15,26 @@ struct TileInfo {
   int tile;   // first query / kTileQ
   int h;      // query head
   int flags;  // bit i: all of it is live for the i-th 64 keys; or kDropped; kAllOfQueries
-  int more;   // of the work item's tiles that follow; 0: this is the last one
+  int more;   // 0: this is the work item's last tile; else 1, and what is_dead_for() asks for
 };
+
+// The loader knows in `flags` which blocks of the keys a tile is dead for; consumers read it in
+// `more`, of a tile that others follow.
+constexpr int kDeadShift = 4;
+constexpr int kDeadBits = 0xf << kDeadShift;
+template <bool kTellsOfDead>
+ATT_FN void tell_what_follows(TileInfo& info, bool more) {
+  info.more = more ? 1 : 0;
+  if constexpr (kTellsOfDead) {
+    if (more) info.more |= info.flags & kDeadBits;
+    info.flags &= ~kDeadBits;
+  }
+}
+
+// Whether no query of a stage's tile sees the block's keys.
+ATT_FN bool is_dead_for(unsigned address, int block) {
+  return (load_uniform_word(address + 12) >> (kDeadShift + block) & 1) != 0;
+}
 
 // It stands for the tiles of an item that has none: what becomes of it is dropped, since operands
 // that no pair is made of may be anything.
@@ -57,8 +75,10 @@ struct WalkDirection<false> {
 // Upwards through the tiles of kTileQ queries of one head that are live for kKeyBlocks blocks of
 // keys from k0 on; kRotated: without a mask, key tiles that run together begin with different ones.
 // With a mask each lane classifies a tile for one block. The whole warp calls next(). kEitherWay:
-// with a mask some items go downwards.
-template <int kTileQ, int kKeyBlocks, bool kRotated, bool kEitherWay = false>
+// with a mask some items go downwards. kTellsOfDead: with a mask, blocks that a tile is dead for
+// are told, too.
+template <int kTileQ, int kKeyBlocks, bool kRotated, bool kEitherWay = false,
+          bool kTellsOfDead = false>
 struct QueryWalk : WalkDirection<kEitherWay> {
   static constexpr int kTileKv = kKeyBlocks * kKeys;
   // [first, last)
@@ -142,6 +162,9 @@ struct QueryWalk : WalkDirection<kEitherWay> {
     constexpr unsigned kTileParts = (1u << kParts) - 1;
     info.tile = place(base + tile);
     info.flags = full >> tile * kParts & kTileParts;
+    if constexpr (kTellsOfDead) {
+      info.flags |= (~live >> tile * kParts & kTileParts) << kDeadShift;
+    }
     live &= ~(kTileParts << tile * kParts);
   }
 

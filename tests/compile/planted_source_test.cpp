@@ -2,6 +2,9 @@
 // of them compiles (for a mask of each family).
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <iterator>
+
 #include "generator/emit/emit.hpp"
 #include "runtime/support/parallel.hpp"
 #include "tests/gpu/counter_faults.hpp"
@@ -268,6 +271,7 @@ TEST(PlantedSource, OfCountersHasItsPlaces) {
   expect_places("head_dim: 128\nmask: causal\n", Pass::kBackward, planted::passing_faults(), any);
   std::vector<planted::Fault> faults = planted::apart_faults();
   faults.push_back(planted::early_tile_fault());
+  std::ranges::copy(planted::skipped_tile_faults(), std::back_inserter(faults));
   expect_places("head_dim: 128\nmask: causal\n", Pass::kBackward, faults, any);
 }
 

@@ -59,6 +59,16 @@ inline std::vector<Fault> apart_faults() {
              "item.own.kv_first + item.k0 + kTileKv, item.h_kv,"}}}};
 }
 
+// Where a warpgroup makes nothing but dQ of an item's first tile.
+inline std::vector<Fault> skipped_tile_faults() {
+  return {{"what is skipped goes to another tile of queries",
+           {{"sums = sums_tile(p, sums_base, tile.h, tile.tile);",
+             "sums = sums_tile(p, sums_base, tile.h, 0);"}}},
+          {"dS of a skipped tile is not zero",
+           {{"for (unsigned& pair : ds_operand[step]) pair = 0;",
+             "for (unsigned& pair : ds_operand[step]) pair = 0x3f803f80u;"}}}};
+}
+
 // Where rows are made ahead and first tiles are early.
 inline Fault early_tile_fault() {
   return {"the last heads' first tiles are taken twice",

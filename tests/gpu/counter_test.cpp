@@ -197,6 +197,24 @@ TEST_P(ApartPlanted, FaultsAreSeen) {
 INSTANTIATE_TEST_SUITE_P(Specs, ApartPlanted, testing::Values(kCases[6], kCases[10]),
                          [](const auto& info) { return std::string(info.param.name); });
 
+// A key tile whose second half sees no query of the first tile that its first half sees.
+class SkippedPlanted : public CounterPlanted {
+ protected:
+  SkippedPlanted() { shape_ = kGrouped; }
+};
+
+TEST_P(SkippedPlanted, FaultsAreSeen) {
+  for (const KernelPlan& plan : plans_) {
+    const Sm90aBackwardPlan& tile = std::get<Sm90aBackwardPlan>(plan.tile);
+    if (!is_plain(plan) || tile.tile_q != 64 || tile.cuts_walks) continue;
+    expect(true, {"none", {}}, plan);
+    for (const planted::Fault& fault : planted::skipped_tile_faults()) expect(false, fault, plan);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Specs, SkippedPlanted, testing::Values(kCases[1]),
+                         [](const auto& info) { return std::string(info.param.name); });
+
 class EarlyPlanted : public CounterPlanted {
  protected:
   EarlyPlanted() { shape_ = kLong; }

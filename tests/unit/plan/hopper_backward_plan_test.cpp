@@ -111,6 +111,25 @@ TEST(HopperBackwardPlan, NarrowHeadsKeysAreLoadedApartWhereItemsAreShort) {
   EXPECT_TRUE(is_apart(64, 256, ""));  // two key tiles a head
 }
 
+// A few short heads under a mask, one by one, end with a long item; off the counter the last ones'
+// long items come first. Where L2 keeps the sums of all heads, loading keys apart costs nothing.
+TEST(HopperBackwardPlan, FewShortHeadsTakeKeyTilesOffACounter) {
+  const auto tile_of = [](int head_dim, const ProblemShape& shape) {
+    const AttentionSpec spec =
+        parse_spec(
+            fmt::format("attune: 1\nname: t\ndtype: bf16\nhead_dim: {}\nmask: causal\n", head_dim),
+            "t.yaml")
+            .value();
+    const KernelPlan plan =
+        default_plan(spec, shape, device_facts(Target::kSm90a), Pass::kBackward).value();
+    return std::get<Sm90aBackwardPlan>(plan.tile);
+  };
+  EXPECT_TRUE(tile_of(128, {.batch = 2, .heads = 12, .kv_heads = 12, .q_len = 1498, .kv_len = 1498})
+                  .takes_items);
+  EXPECT_TRUE(tile_of(64, {.batch = 26, .heads = 2, .kv_heads = 1, .q_len = 1360, .kv_len = 1360})
+                  .keys_apart);
+}
+
 // Where the sm90a family's five products fit they are faster than the ordered kernels' seven.
 TEST(HopperBackwardPlan, OrderedKernelsServeWhatFiveProductsCannot) {
   const DeviceFacts hopper = device_facts(Target::kSm90a);
