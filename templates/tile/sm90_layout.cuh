@@ -102,10 +102,11 @@ struct SharedMemory {
 };
 
 // Named barriers: a warpgroup's own, and, with kPingPong, the one at which it waits for its turn;
-// one of all warpgroups.
+// one of all warpgroups; one of the scheduler and what takes a sample.
 ATT_FN int warpgroup_barrier(int warpgroup) { return 1 + warpgroup; }
 ATT_FN int turn_barrier(int warpgroup) { return 1 + kWarpgroups + warpgroup; }
 constexpr int kConsumersBarrier = 1 + 2 * kWarpgroups;
+constexpr int kSampleBarrier = 2 + 2 * kWarpgroups;
 
 // Where a lane's row of stmatrix_x4 goes for its warp's 16 rows of a warpgroup's matrix, columns
 // 16 * step to 16 * step + 15: an A operand's fragment.

@@ -6,6 +6,7 @@
 #include "templates/ptx/arrive.cuh"
 #include "templates/ptx/cluster.cuh"
 #include "templates/ptx/mbarrier.cuh"
+#include "templates/ptx/named_barrier.cuh"
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/shuffles.cuh"
 #include "templates/ptx/tma.cuh"
@@ -290,6 +291,11 @@ ATT_FN void schedule(const ForwardParams& p, const TensorMap* q_map, const Share
         if (leader) store_shared_4(piece_word(slot), to_word(piece));
       }
       if constexpr (spec::kHasMask) {
+        // The first item is told before its tiles are found.
+        if (kSamples && n == 0) {
+          if (leader) store_slot(slot, item);
+          named_barrier_arrive(kSampleBarrier, 2 * 32);
+        }
         const Context context = context_of(p, item.b, item.h, item.h_kv);
         ClusterWalk walk;
         walk.begin(context, item.q0);
@@ -327,15 +333,15 @@ ATT_FN void schedule(const ForwardParams& p, const TensorMap* q_map, const Share
   }
 }
 
-// A warp of its own: looks at scores of the CTA's first item, then lets its Q be complete.
+// A warp of its own: looks at scores of the CTA's first item, then lets its Q be complete. The
+// scheduler says which item that is, or all of work_item() would be here again.
 ATT_FN void sample_first_item(const ForwardParams& p, const SharedMemory& shared) {
-  const int index = block_index();
   bool far = false;
-  if (index < all_items(p)) {
-    const WorkItem item = work_item(p, groups_of(p), index);
+  if (block_index() < all_items(p)) {
+    named_barrier_sync(kSampleBarrier, 2 * 32);
+    const ItemSlot item = load_slot(shared.item(0));
     const Sequence sequence = sequence_of(p, item.b);
-    far = is_far_apart(context_of(p, sequence, item.b, item.h, item.h / (p.heads / p.kv_heads)),
-                       sequence, item.q0);
+    far = is_far_apart(context_of(p, sequence, item.b, item.h, item.h_kv), sequence, item.q0);
   }
   if (thread_index() % 32 != 0) return;
   set_shared_bits(failed_word(shared), far ? kSampledBit : 0);
