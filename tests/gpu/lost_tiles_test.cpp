@@ -38,9 +38,8 @@ class LostTiles : public testing::TestWithParam<Case> {
     spec_ = spec_of(fmt::format("name: t\n{}{}", GetParam().lines, planted::kRisingScore));
     const auto plans = plans_by_cost(spec_, kShape, bank.device().facts());
     ASSERT_TRUE(plans.ok()) << render(plans.error());
-    const auto plan = std::ranges::find_if(*plans, [](const KernelPlan& p) {
-      return p.family() == Family::kSm80 && is_frozen(p);
-    });
+    const auto plan = std::ranges::find_if(
+        *plans, [](const KernelPlan& p) { return p.family() == Family::kSm80 && is_frozen(p); });
     ASSERT_NE(plan, plans->end());
     plan_ = *plan;
   }
