@@ -2,7 +2,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "generator/expr/derivative.hpp"
 #include "generator/expr/lowering.hpp"
+#include "generator/expr/score_line.hpp"
 #include "generator/plan/backward.hpp"
 #include "generator/plan/sm90a_backward.hpp"
 #include "generator/plan/wgmma.hpp"
@@ -119,11 +121,18 @@ double apart_clocks(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   return clocks * tile.tile_q / kTileQ;
 }
 
-// Whether L2 keeps the sums of all heads: H200, two heads on one of 26 x 1360, d 64, causal, 102
-// us, not apart 124.
+// Whether L2 keeps the sums of all heads, and loading keys apart costs nothing: H200, two heads on
+// one of 26 x 1360, d 64, causal, 102 us, not apart 124.
 bool has_all_sums_in_l2(const AttentionSpec& spec, const ProblemShape& shape) {
   constexpr double kBytes = 20e6;
   return 4.0 * double(shape.batch * shape.heads * shape.q_len) * spec.head_dim_qk <= kBytes;
+}
+
+// As kSkipsDeadFirst of the kernels.
+bool skips_dead_first(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
+  const bool is_line = spec.score && expr::score_line(spec.score).has_value();
+  const bool learns = !expr::look_up_derivatives(spec.score, spec.environment).empty();
+  return spec.mask && tile_kv(tile) > tile.tile_q && !learns && (tile.takes_items || !is_line);
 }
 
 // H200, 32 heads on 8, d 128, causal, 1024: 61 us expected, 106 measured; 40 on 8 70, 122; 28 on 4
@@ -163,7 +172,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   // Half of an item's first tile of 64 is skipped: causal, 512 and 2048 keys 395 to 381 us, 834 to
   // 823.
   constexpr double kSkippedClocks = 1000;
-  const double skipped = narrow && spec.mask && !is_long(tile) ? kSkippedClocks : 0;
+  const double skipped = narrow && skips_dead_first(spec, tile) ? kSkippedClocks : 0;
   return {.item = (tile.takes_items && !is_wide(spec) ? narrow_item : kItemClocks) + long_item -
                   skipped + (tile.cuts_walks ? kPartClocks : 0),
           .tile = flops / flops_per_clock + (is_apart           ? apart_clocks(spec, tile)
@@ -212,9 +221,9 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   if (spec.mask && spec.deterministic && !loads_keys_apart(spec, tile)) {
     cost.tiles += kTilesOfStartInOrder * double(shape.heads) / double(shape.kv_heads);
   }
-  if (spec.mask && has_plain_scores(spec) && loads_keys_apart(spec, tile) && !is_packed(spec) &&
-      has_all_sums_in_l2(spec, shape)) {
-    cost.beside_us -= cost.rounds * cost.tiles * apart_clocks(spec, tile) / cost.units_per_us;
+  if (spec.mask && is_narrow(spec) && has_plain_scores(spec) && loads_keys_apart(spec, tile) &&
+      !is_packed(spec) && has_all_sums_in_l2(spec, shape)) {
+    cost.tiles *= 1 - apart_clocks(spec, tile) / plan_cost(spec, plan, device).tile;
   }
   if (helpers_take_time(spec, tile)) {
     const double group = double(shape.heads) / double(shape.kv_heads);

@@ -194,8 +194,9 @@ bool is_level(const AttentionSpec& spec, const Sm90aPlan& tile) {
 // Clocks of a tile beside its products for the boxes that bring K and V from pages, a slab and the
 // rows of a tile in a page each. A launch says how long pages are; here they have 64 rows, which a
 // tile of 80 keys shares in boxes of 16. H200, 2048 queries behind 8192 keys, 32 heads on 8, d 128:
-// 80 keys take 545 us in pages of 64 and of 16, 128 keys 424 and 532. At d 64, where half as many
-// come, 112 keys take 223 us and 96, whose boxes have 32 rows, 225.
+// in pages of 64 three warpgroups take 545 us with 80 keys and 483 with 64. Two with 128 keys take
+// 424 in pages of 64 and 532 in pages of 16. At d 64, where half as many come, 112 keys take 223 us
+// and 96, whose boxes have 32 rows, 225.
 double box_clocks(const AttentionSpec& spec, const Sm90aPlan& tile) {
   constexpr int kPageRows = 64;
   constexpr double kBoxClocks = 30;
@@ -329,7 +330,7 @@ double tiles_in_open(const AttentionSpec& spec, const Sm90aPlan& tile, const Pro
 //   one sequence, above d 64: 2048 behind 8192, 64 keys a tile, 483 us, by two and 128 keys 424.
 // - Pieces of one sequence, which are not as even as they seem: 768 and 1024 behind 8192 and 512
 //   behind 32768 0.99 to 1.02 of the time of whole items, where 0.85 to 0.91 was expected.
-// - With a score two buffers: softcaps 1.04 to 1.08 in five steps.
+// - With a score two buffers: softcaps 1.05 to 1.09 in five steps.
 // - Beside chunks, where single tokens walk over thousands of keys, a warpgroup alone, and up to d
 //   128 two with one buffer of scores that are products alone: of 64 keys 1.04 to 1.12.
 double of_sequences(const AttentionSpec& spec, const Sm90aPlan& tile, const ProblemShape& shape,

@@ -46,7 +46,7 @@ ATT_FN long long first_padded_row(const BackwardParams& p, const Sequence& seque
   return first_row_of_head(p, sequence, b, static_cast<long long>(sequence.slice) * p.heads + h);
 }
 
-// An LSE that is larger is rounded by 1 and more: a score less it says nothing of the score's
+// A larger LSE is rounded by 1/2 and more, so that a score less it does not tell the score's
 // weight. Such a row has no gradient, as one without live keys.
 constexpr float kLargestLse = 0x1p23f;
 ATT_FN bool has_weights(float lse) {

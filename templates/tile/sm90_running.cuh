@@ -2,6 +2,7 @@
 #pragma once
 
 #include "templates/tile/magnitude.cuh"
+#include "templates/tile/sm90_key_pieces.cuh"
 #include "templates/tile/sm90_softmax.cuh"
 
 namespace att {
@@ -18,8 +19,9 @@ ATT_FN float corrected(float x, float correction) {
 }
 
 // With kAnyMagnitude: what is larger, log2, is rounded by more than the exponentials have room for.
-// An item with such a maximum fails, and is then done exactly.
-constexpr float kLargestMaximum = kBf16 ? 0x1p27f : 0x1p25f;
+// An item with such a maximum fails, and is then done exactly. What pieces of an item weigh is told
+// by the difference of their references, which may be rounded by little.
+constexpr float kLargestMaximum = kCutsKeys ? 0x1p13f : kBf16 ? 0x1p27f : 0x1p25f;
 ATT_FN bool is_large(float maximum) {
   return kAnyMagnitude && maximum != -infinity() && !(math_abs(maximum) < kLargestMaximum);
 }

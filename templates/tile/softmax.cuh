@@ -201,9 +201,10 @@ struct RowState {
   }
 
   // Moves references up where a frozen one has let a sum grow, by a power of two so that nothing is
-  // rounded. Scores that climb from tile to tile then never leave the range; only a rise of more
-  // than that within one tile does (for fp16, of 2^4). True when one did in a row of the warp, as
-  // far as sums say it (for fp16 one may have, of many exponentials).
+  // rounded (but with kAnyMagnitude, where a score's own unit is the reference's). Scores that
+  // climb from tile to tile then never leave the range; only a rise of more than that within one
+  // tile does (for fp16, of 2^4). True when one did in a row of the warp, as far as sums say it
+  // (for fp16 one may have, of many exponentials).
   template <int kOTiles>
   ATT_MEMBER bool recentre(float (&o)[kBlocks][kOTiles][4]) {
     constexpr float kLargeSum = spec::kDType == DType::f16 ? 0x1p12f : 0x1p20f;
@@ -256,8 +257,9 @@ struct RowState {
   // Whether some rows have met scores far above what others have: heavy tails, of which more will
   // come than a frozen reference has room for. (Where all lie high they may stay there.)
   ATT_MEMBER bool are_unlike() const {
-    constexpr float kHigh = kFrozenOffset + 130.0f;  // as the sm90a family has them
-    constexpr float kOrdinary = kFrozenOffset + 60.0f;
+    // As the sm90a family has them.
+    const float kHigh = from_log2(kFrozenOffset + 130.0f);
+    const float kOrdinary = from_log2(kFrozenOffset + 60.0f);
     bool none_high = true, none_ordinary = true;
 #pragma unroll
     for (int m = 0; m < kBlocks; ++m) {

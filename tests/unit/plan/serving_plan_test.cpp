@@ -123,8 +123,9 @@ TEST(ServingPlan, AChunksItemsTakeWholeRounds) {
   EXPECT_EQ(std::get<Sm90aPlan>(plan.tile).warpgroups, 2) << to_string(plan);
 }
 
-// 2048 queries behind 8192 keys of 32 heads, d 128, in pages of 64: tiles of 80 keys, which come in
-// boxes of 16 rows, 545 us, of 128 keys 424.
+// 2048 queries behind 8192 keys of 32 heads, d 128, in pages of 64: three warpgroups' tiles of 80
+// keys, which come in boxes of 16 rows, 545 us, of 64 keys 483. Two warpgroups' of 128 keys 424,
+// and 532 in pages of 16.
 TEST(ServingPlan, TilesAreOfWholeBoxes) {
   const KernelPlan plan = chosen(packed(Layout::kPaged, 128), {1, 32, 8, 2048, 10240});
   ASSERT_EQ(plan.family(), Family::kSm90a);

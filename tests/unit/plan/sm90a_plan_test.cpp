@@ -96,7 +96,7 @@ TEST(Sm90aPlan, OfBatchInvariantSpecsTilesAreUnits) {
   spec.head_dim_qk = spec.head_dim_v = 256;
   EXPECT_TRUE(legal_plans(spec, Family::kSm90a, device).empty());
   EXPECT_FALSE(check_tile(spec, {}).ok());
-  // Dropped elements are not of what is the same in all of them.
+  // Batch-invariant kernels have no dropout.
   spec.head_dim_qk = spec.head_dim_v = 64;
   EXPECT_FALSE(legal_plans(spec, Family::kSm90a, device).empty());
   spec.dropout.value = 0.25;
