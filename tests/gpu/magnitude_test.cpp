@@ -193,20 +193,18 @@ struct PlantedMagnitude {
   const char* family;
   planted::Fault fault;
 };
+const planted::Fault kRoundedProduct = {
+    "a product is rounded before the maximum is subtracted",
+    {{"math_exp2(log2_above(score, -shift))",
+      "math_exp2(score * kReferenceUnit + shift * kReferenceUnit)"}}};
 const PlantedMagnitude kFaults[] = {
     {"sm90a", {"maxima stay", {{"subtract_maxima(s, base);", ""}}}},
     {"sm90a",
      {"large maxima are references",
       {{"bad |= (is_large(rows.maximum[0]) ? 1u : 0u) | (is_large(rows.maximum[1]) ? 2u : 0u);",
         ""}}}},
-    {"sm80",
-     {"a product is rounded before the maximum is subtracted",
-      {{"s[m][n][e] = math_exp2(log2_above(s[m][n][e], -shift));",
-        "s[m][n][e] = math_exp2(s[m][n][e] * kReferenceUnit + shift * kReferenceUnit);"}}}},
-    {"decode",
-     {"a product is rounded before the maximum is subtracted",
-      {{"s[m][n][e] = math_exp2(log2_above(s[m][n][e], -shift));",
-        "s[m][n][e] = math_exp2(s[m][n][e] * kReferenceUnit + shift * kReferenceUnit);"}}}},
+    {"sm80", kRoundedProduct},
+    {"decode", kRoundedProduct},
 };
 
 TEST(PlantedMagnitudes, AreSeen) {
