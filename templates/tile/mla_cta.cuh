@@ -173,14 +173,8 @@ struct MlaWarp {
       const int row = first_row() + lane / 4 + 8 * half;
 #pragma unroll
       for (int n = 0; n < kKeyTiles; ++n) {
-        float a, b;
-        if constexpr (kAnyMagnitude) {
-          a = math_exp2(log2_above(s[n][2 * half], -shift));
-          b = math_exp2(log2_above(s[n][2 * half + 1], -shift));
-        } else {
-          a = math_exp2(s[n][2 * half] * kScoreFactor + shift);
-          b = math_exp2(s[n][2 * half + 1] * kScoreFactor + shift);
-        }
+        const float a = exponential(s[n][2 * half], shift);
+        const float b = exponential(s[n][2 * half + 1], shift);
         sum[half] += a + b;
         store_shared_4(weights + Layout::offset(row, key_warp() * kKeyTiles + n) + lane % 4 * 4,
                        pack_2<spec::kDType>(a, b));

@@ -15,6 +15,12 @@ namespace att {
 constexpr bool kFoldScale = !spec::kHasScore && !spec::kScaleAtLaunch && spec::kSoftmaxScale > 0.0f;
 constexpr float kScoreFactor = kFoldScale ? spec::kSoftmaxScale * kLog2E : 1.0f;
 
+// What a key weighs whose score is given. `shift`: minus the row's reference.
+ATT_FN float exponential(float score, float shift) {
+  if constexpr (kAnyMagnitude) return math_exp2(log2_above(score, -shift));
+  return math_exp2(score * kScoreFactor + shift);
+}
+
 // What a lane's accumulator elements stand for: lane 4g + t of block m and n-tile n holds queries
 // q0 + 16m + g + {0, 8} and keys k0 + 8n + 2t + {0, 1}. Calls f(m, n, e, row, column) with row =
 // at_row(query) and the column counted from k0 + 2t. Rows beyond q_len act as the last one, so that

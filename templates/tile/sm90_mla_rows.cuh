@@ -114,11 +114,7 @@ struct RowsOfP {
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
           float& x = s[4 * n + 2 * half + e];
-          if constexpr (kAnyMagnitude) {
-            x = math_exp2(log2_above(x, -shift));
-          } else {
-            x = math_exp2(x * kScoreFactor + shift);
-          }
+          x = exponential(x, shift);
           sum[half] += x;
         }
       }

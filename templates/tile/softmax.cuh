@@ -188,11 +188,7 @@ struct RowState {
         for (int n = 0; n < kTiles; ++n) {
 #pragma unroll
           for (int e = 2 * half; e < 2 * half + 2; ++e) {
-            if constexpr (kAnyMagnitude) {
-              s[m][n][e] = math_exp2(log2_above(s[m][n][e], -shift));
-            } else {
-              s[m][n][e] = math_exp2(s[m][n][e] * kScoreFactor + shift);
-            }
+            s[m][n][e] = exponential(s[m][n][e], shift);
             sum[m][half] += s[m][n][e];
           }
         }

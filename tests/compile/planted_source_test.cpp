@@ -12,6 +12,7 @@
 #include "tests/gpu/head_dim_faults.hpp"
 #include "tests/gpu/key_piece_faults.hpp"
 #include "tests/gpu/lost_tile_faults.hpp"
+#include "tests/gpu/magnitude_faults.hpp"
 #include "tests/gpu/mask_edge_faults.hpp"
 #include "tests/gpu/page_row_faults.hpp"
 #include "tests/gpu/planted_faults.hpp"
@@ -212,6 +213,23 @@ TEST(PlantedSource, OfLostTilesHasItsPlace) {
   ASSERT_TRUE(kernel.ok()) << render(kernel.error());
   const auto edited = planted::with_fault(kernel->source, planted::kLostForGood);
   EXPECT_TRUE(edited.ok()) << render(edited.error());
+}
+
+TEST(PlantedSource, OfMagnitudesHasItsPlaces) {
+  const auto spec = parse_spec(
+      "attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\nmask: causal\n"
+      "score: min(score, -1e12 * (1 + q_idx % 2))\n",
+      "t");
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  for (const planted::FaultOfFamily& planted : planted::magnitude_faults()) {
+    const auto plans =
+        legal_plans(*spec, planted.family, device_facts(Target::kSm90a), Pass::kForward);
+    ASSERT_FALSE(plans.empty());
+    const auto kernel = emit(*spec, plans.front());
+    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+    const auto edited = planted::with_fault(kernel->source, planted.fault);
+    EXPECT_TRUE(edited.ok()) << to_string(planted.family) << ": " << render(edited.error());
+  }
 }
 
 TEST(PlantedSource, OfMaskEdgesHasItsPlaces) {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "tests/gpu/judge.hpp"
+#include "tests/gpu/magnitude_faults.hpp"
 #include "tests/gpu/planting.hpp"
-#include "tests/verification/editing_compiler.hpp"
 #include "tests/verification/hostile_gradient_checks.hpp"
 
 namespace attune::gpu_test {
@@ -189,46 +189,26 @@ INSTANTIATE_TEST_SUITE_P(All, MagnitudeGradients,
 
 // ---- Faults.
 
-struct PlantedMagnitude {
-  const char* family;
-  planted::Fault fault;
-};
-const PlantedMagnitude kFaults[] = {
-    {"sm90a", {"maxima stay", {{"subtract_maxima(s, base);", ""}}}},
-    {"sm90a",
-     {"large maxima are references",
-      {{"bad |= (is_large(rows.maximum[0]) ? 1u : 0u) | (is_large(rows.maximum[1]) ? 2u : 0u);",
-        ""}}}},
-    {"sm80",
-     {"a product is rounded before the maximum is subtracted",
-      {{"s[m][n][e] = math_exp2(log2_above(s[m][n][e], -shift));",
-        "s[m][n][e] = math_exp2(s[m][n][e] * kReferenceUnit + shift * kReferenceUnit);"}}}},
-    {"decode",
-     {"a product is rounded before the maximum is subtracted",
-      {{"s[m][n][e] = math_exp2(log2_above(s[m][n][e], -shift));",
-        "s[m][n][e] = math_exp2(s[m][n][e] * kReferenceUnit + shift * kReferenceUnit);"}}}},
-};
-
 TEST(PlantedMagnitudes, AreSeen) {
   KernelBank& bank = KernelBank::instance();
   if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
   const AttentionSpec spec = spec_of(
       "name: test\ndtype: bf16\nhead_dim: 64\nmask: causal\n"
       "score: min(score, -1e12 * (1 + (q_idx + kv_idx) % 2)) if q_idx % 2 == 0 else score\n");
-  for (const PlantedMagnitude& planted : kFaults) {
+  for (const planted::FaultOfFamily& planted : planted::magnitude_faults()) {
     SCOPED_TRACE(planted.fault.name);
     const ProblemShape shape = {.batch = 1,
                                 .heads = 2,
                                 .kv_heads = 1,
-                                .q_len = planted.family == std::string("decode") ? 3 : 150,
+                                .q_len = planted.family == Family::kDecode ? 3 : 150,
                                 .kv_len = 300};
     bool met = false;
     for (const KernelPlan& plan : plans_of_families(spec, shape, bank.device().facts())) {
-      if (!to_string(plan).starts_with(planted.family)) continue;
+      if (plan.family() != planted.family) continue;
       met = true;
       EXPECT_TRUE(is_found(planted.fault, spec, shape, plan)) << to_string(plan);
     }
-    EXPECT_TRUE(met) << planted.family;
+    EXPECT_TRUE(met) << to_string(planted.family);
   }
 }
 
