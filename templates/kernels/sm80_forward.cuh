@@ -292,6 +292,9 @@ struct WarpTile {
 // kRunningSlack; they follow every maximum.
 enum class Way { freezes, runs, follows };
 
+// Whether a warp that fails goes on at once. fp32 has no registers for it above head dim 128.
+constexpr bool kGoesOn = spec::kDType != DType::f32 || kHeldRegisters < 128;
+
 constexpr int kNothing = 0x7fffffff;  // more than any tile's number
 
 // The least of all warps' values; `shared` is free for a word of each.
@@ -390,12 +393,14 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
       // One loop for full and partial tiles where its body is one chunk, which spares registers; a
       // longer one is for full tiles alone, as a branch between one chunk's PV and the next one's
       // QK keeps ptxas from running them together: 8 % at d 64.
-      if (frozen && (plan::kUnroll == 1 || full)) {
+      if (!kGoesOn && lost) {
+        // Nothing more is wanted of this pass.
+      } else if (frozen && (plan::kUnroll == 1 || full)) {
         lost = warp.visit_frozen<plan::kUnroll>(stage, k0, plan::kUnroll == 1 && !full);
       } else if (frozen && spec::kHasMask) {
         lost = warp.visit_frozen<1>(stage, k0, true);
       }
-      if (lost) {
+      if (kGoesOn && lost) {
         // This tile is visited at once: what rose may outweigh all that is to come.
         warp.clear();
         way = Way::runs;
@@ -417,7 +422,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
       stage = stage + 1 == plan::kStages ? 0 : stage + 1;
     }
     const bool may_fail = frozen || (way == Way::runs && kRunningSlack > 0.0f);
-    if (may_fail && !all_lanes(warp.in_range())) {
+    if (lost || (may_fail && !all_lanes(warp.in_range()))) {
       warp.clear();
       way = frozen ? Way::runs : Way::follows;
       missed = 0;
