@@ -23,7 +23,7 @@ ATT_FN float corrected(float x, float correction) {
 // by the difference of their references, which may be rounded by little.
 constexpr float kLargestMaximum = kCutsKeys ? 0x1p13f : kBf16 ? 0x1p27f : 0x1p25f;
 ATT_FN bool is_large(float maximum) {
-  return kAnyMagnitude && maximum != -infinity() && !(math_abs(maximum) < kLargestMaximum);
+  return maximum != -infinity() && !(math_abs(maximum) < kLargestMaximum);
 }
 
 // The largest of a tile's scores where it would overflow in log2 units. It is a live key's.

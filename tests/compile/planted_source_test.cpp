@@ -147,6 +147,18 @@ TEST(PlantedSource, OfRowsFromPagesHasItsPlaces) {
   }
 }
 
+// Whether the source of a plan has a place for each.
+void expect_places_in(const AttentionSpec& spec, const KernelPlan& plan,
+                      const std::vector<planted::Fault>& faults) {
+  const auto kernel = emit(spec, plan);
+  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+  for (const planted::Fault& fault : faults) {
+    const auto edited = planted::with_fault(kernel->source, fault);
+    EXPECT_TRUE(edited.ok()) << to_string(plan) << ", " << fault.name << ": "
+                             << render(edited.error());
+  }
+}
+
 TEST(PlantedSource, OfTheMlaFamilyHasItsPlaces) {
   const auto spec = parse_spec(
       std::string("attune: 1\nname: t\ndtype: bf16\nv_in_k: true\n") + mla::kFaultySpec, "t");
@@ -155,12 +167,7 @@ TEST(PlantedSource, OfTheMlaFamilyHasItsPlaces) {
     const auto plan = parse_plan(std::string("mla forward sm_90a ") + text);
     ASSERT_TRUE(plan.ok()) << render(plan.error());
     EXPECT_TRUE(check_plan(*spec, *plan, device_facts(Target::kSm90a)).ok());
-    const auto kernel = emit(*spec, *plan);
-    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-    for (const planted::Fault& fault : faults) {
-      const auto edited = planted::with_fault(kernel->source, fault);
-      EXPECT_TRUE(edited.ok()) << fault.name << ": " << render(edited.error());
-    }
+    expect_places_in(*spec, *plan, faults);
   }
 }
 
@@ -172,14 +179,9 @@ TEST(PlantedSource, OfTheMlaFamilysStretchesHasItsPlaces) {
   ASSERT_TRUE(spec.ok()) << render(spec.error());
   const auto plan = parse_plan("mla forward sm_90a q64 k64 s2 w8 p16 stretches");
   ASSERT_TRUE(plan.ok()) << render(plan.error());
-  const auto kernel = emit(*spec, *plan);
-  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
   std::vector<planted::Fault> faults = mla::stretch_faults();
   for (const planted::Fault& fault : mla::part_faults()) faults.push_back(fault);
-  for (const planted::Fault& fault : faults) {
-    const auto edited = planted::with_fault(kernel->source, fault);
-    EXPECT_TRUE(edited.ok()) << fault.name << ": " << render(edited.error());
-  }
+  expect_places_in(*spec, *plan, faults);
 }
 
 TEST(PlantedSource, OfSharedReciprocalsHasItsPlaces) {
@@ -192,13 +194,9 @@ TEST(PlantedSource, OfSharedReciprocalsHasItsPlaces) {
     for (const Family family : {Family::kSm80, Family::kSm90a}) {
       const auto plans = legal_plans(*spec, family, device_facts(Target::kSm90a), pass);
       ASSERT_FALSE(plans.empty());
-      const auto kernel = emit(*spec, plans.front());
-      ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-      const auto edited = planted::with_fault(kernel->source, planted::kExchangedShares);
-      EXPECT_TRUE(edited.ok()) << render(edited.error());
-      if (pass == Pass::kBackward) continue;
-      const auto with_dead = planted::with_fault(kernel->source, planted::kDeadWithAScore);
-      EXPECT_TRUE(with_dead.ok()) << render(with_dead.error());
+      std::vector<planted::Fault> faults = {planted::kExchangedShares};
+      if (pass == Pass::kForward) faults.push_back(planted::kDeadWithAScore);
+      expect_places_in(*spec, plans.front(), faults);
     }
   }
 }
@@ -209,10 +207,7 @@ TEST(PlantedSource, OfLostTilesHasItsPlace) {
   ASSERT_TRUE(spec.ok()) << render(spec.error());
   const auto plan = parse_plan("sm80 forward sm_80 q128 k64 s2 w4 c32 u1 frozen");
   ASSERT_TRUE(plan.ok()) << render(plan.error());
-  const auto kernel = emit(*spec, *plan);
-  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-  const auto edited = planted::with_fault(kernel->source, planted::kLostForGood);
-  EXPECT_TRUE(edited.ok()) << render(edited.error());
+  expect_places_in(*spec, *plan, {planted::kLostForGood});
 }
 
 TEST(PlantedSource, OfMagnitudesHasItsPlaces) {
@@ -225,10 +220,7 @@ TEST(PlantedSource, OfMagnitudesHasItsPlaces) {
     const auto plans =
         legal_plans(*spec, planted.family, device_facts(Target::kSm90a), Pass::kForward);
     ASSERT_FALSE(plans.empty());
-    const auto kernel = emit(*spec, plans.front());
-    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-    const auto edited = planted::with_fault(kernel->source, planted.fault);
-    EXPECT_TRUE(edited.ok()) << to_string(planted.family) << ": " << render(edited.error());
+    expect_places_in(*spec, plans.front(), {planted.fault});
   }
 }
 
@@ -242,12 +234,7 @@ TEST(PlantedSource, OfMaskEdgesHasItsPlaces) {
       for (const Family family : *families) {
         const auto plans = legal_plans(*spec, family, device_facts(Target::kSm90a), pass);
         if (plans.empty()) continue;
-        const auto kernel = emit(*spec, plans.front());
-        ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-        for (const planted::Fault& fault : planted::edge_faults(pass)) {
-          const auto edited = planted::with_fault(kernel->source, fault);
-          EXPECT_TRUE(edited.ok()) << to_string(plans.front()) << ": " << render(edited.error());
-        }
+        expect_places_in(*spec, plans.front(), planted::edge_faults(pass));
       }
     }
   }
@@ -262,12 +249,7 @@ void expect_places(const std::string& lines, Pass pass, const std::vector<plante
   const auto plans = legal_plans(*spec, Family::kSm90a, device_facts(Target::kSm90a), pass);
   const auto plan = std::ranges::find_if(plans, is_meant);
   ASSERT_NE(plan, plans.end());
-  const auto kernel = emit(*spec, *plan);
-  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-  for (const planted::Fault& fault : faults) {
-    const auto edited = planted::with_fault(kernel->source, fault);
-    EXPECT_TRUE(edited.ok()) << fault.name << ": " << render(edited.error());
-  }
+  expect_places_in(*spec, *plan, faults);
 }
 
 TEST(PlantedSource, OfHeadDimsHasItsPlaces) {
