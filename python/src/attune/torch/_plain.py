@@ -17,6 +17,7 @@ from attune._yaml import write_spec
 from attune.spec import Spec
 from attune.torch import _autocast, _bound, _dropout, _operators, _precision, _varied  # noqa: F401
 from attune.torch._function import Launch, attend
+from attune.torch._graph_constants import constant_in_graphs
 from attune.torch._numbers import plain
 from attune.torch._operator_call import is_plain
 from attune.torch._launch_plan import key_of, view_of
@@ -250,7 +251,7 @@ def _has_value(value: Any) -> bool:
     return has_static_value(value)
 
 
-@torch.compiler.assume_constant_result
+@constant_in_graphs
 def _has_dropout(text: str) -> bool:
     return variant_of(text).spec.dropout != 0
 
@@ -263,7 +264,7 @@ def _width(size: Any) -> int:
     return int(size)
 
 
-@torch.compiler.assume_constant_result
+@constant_in_graphs
 def _write(
     precision: tuple[str | None, str, torch.dtype],
     head_dim: tuple[int, int],

@@ -19,6 +19,7 @@ from attune.torch._captured import CapturedTensors
 from attune.torch._compiled import trace_call, warn_of_fallback
 from attune.torch._expression import Untranslatable
 from attune.torch._function import Launch, attend
+from attune.torch._graph_constants import constant_in_graphs
 from attune.torch._negative import resolved
 from attune.torch._operator_call import call_operator, is_plain, spec_text
 from attune.torch._plans import ForwardPlan, NoGradientError, Variant, variant_of
@@ -208,7 +209,7 @@ def flex_attention(
     return (out, lse) if return_lse else out
 
 
-@torch.compiler.assume_constant_result
+@constant_in_graphs
 def _refuse_scale() -> NoReturn:
     """By a call of its own: where Dynamo traces a `raise` it says nothing of the message."""
     raise BadInputError("`scale` requires a gradient, and has none", "multiply by it in score_mod, which gives one")
