@@ -137,7 +137,7 @@ struct ConsumerPieces {
   // may still run when it is written. `kTracking`: the references are raised where they must be.
   // Then `top` has the largest positive scores that this thread met.
   template <int kRunning, bool kTracking = false>
-  ATT_MEMBER void soften_frozen(const Tile& at, int piece, float (&top)[2]) {
+  ATT_MEMBER void soften_frozen(const Tile& at, int piece, float (&top)[2], bool tracks = true) {
     if constexpr (spec::kIsStrict) return soften_following<kRunning>(at, piece);
     const Context c = context();
     wgmma_pin(s[piece]);
@@ -165,10 +165,10 @@ struct ConsumerPieces {
     }
     if constexpr (kSharesReciprocals) {
       softmax_logistic<kTracking>(c, s[piece], rows, position(at, piece), full, top, rises, raised,
-                                  wait);
+                                  wait, tracks);
     } else {
       softmax_frozen<kTracking>(c, s[piece], rows, position(at, piece), full, top, rises, raised,
-                                wait);
+                                wait, tracks);
     }
     if (kTracking && raised) {
       if constexpr (kLearns) rose = true;

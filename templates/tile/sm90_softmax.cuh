@@ -219,6 +219,11 @@ constexpr bool kFrozenIsInside = !kConstantReference && !kScoreVariesByKey;
 // registers, and those of two pieces 2 to 10 %, as ptxas orders the loop worse.
 constexpr bool kSharesLast = kPieces == 1 ? !spec::kHasMask || kColumnsV > 128 : kSharesFirst;
 
+// Whether the loops that raise references and that do not have one copy of their last tile's end in
+// two pieces: 5 to 9 % of the compile time. Other kernels lose by it, d 64 causal 2 % of its speed,
+// and of some ptxas serialises the products (C7514).
+constexpr bool kEndsOnce = kTracks && kPieces == 2 && !kSharesLast && kScoreVariesByKey;
+
 // 2^-rise, or 0 where that is smaller than any float: what it is multiplied with is below 2^60, and
 // what comes beside it 2^-40 (fp16: 2^-8) and more.
 ATT_FN float shrinkage(int rise) {
@@ -361,11 +366,11 @@ ATT_FN float steady_factor(const ForwardParams& p) {
 }
 
 // A step of the steady loop, whose reference is fixed, or, with `kTracking`, raised when it must
-// be: what raise_references() says.
+// be: what raise_references() says, where it `tracks` them.
 template <bool kTracking, typename Wait>
 ATT_FN void softmax_frozen(const Context& c, Scores& s, RowState& rows, const Position& at,
                            bool full, float (&top)[2], unsigned& rises, bool& raised,
-                           const Wait& wait) {
+                           const Wait& wait, bool tracks) {
   const bool masked = spec::kHasMask && !full;
   const auto to_reference = [&](int half, int) { return -rows.reference[half]; };
   const float scale = softmax_scale(c.params) * kLog2E;
@@ -384,20 +389,20 @@ ATT_FN void softmax_frozen(const Context& c, Scores& s, RowState& rows, const Po
       for (int i = 0; i < kPieceKeys / 2; ++i) {
         s[i] = s[i] * scale + on_line(i / 2 % 2, i / 4 * 8 + (i & 1));
       }
-      raised = raise_references(s, rows, top, 1.0f, rises);
+      raised = tracks && raise_references(s, rows, top, 1.0f, rises);
       exponentials(s, rows, 1.0f, to_reference, wait);
     } else {
       exponentials(s, rows, scale, on_line, wait);
     }
   } else if constexpr (spec::kHasScore || (spec::kHasMask && !kMaskUnscaled)) {
     apply_score<kFrozenIsInside>(c, s, at, !masked);
-    if constexpr (kTracking) raised = raise_references(s, rows, top, kScoreFactor, rises);
+    if constexpr (kTracking) raised = tracks && raise_references(s, rows, top, kScoreFactor, rises);
     exponentials(
         s, rows, kScoreFactor,
         [&](int half, int) { return plus_score_offset(-rows.reference[half]); }, wait);
   } else {
     if (masked) mask_scores<kFrozenIsInside>(c, s, at);
-    if constexpr (kTracking) raised = raise_references(s, rows, top, scale, rises);
+    if constexpr (kTracking) raised = tracks && raise_references(s, rows, top, scale, rises);
     exponentials(s, rows, scale, to_reference, wait);
   }
 }
