@@ -134,7 +134,10 @@ class RandomSpecs : public testing::Test {
     for (std::size_t slot = 0; slot < problem.tensors.size(); ++slot) {
       const expr::TensorDecl& tensor = spec.environment.tensors[slot];
       if (tensor.type != expr::TensorType::kFloat32 || tensor.grad || random() % 3 != 0) continue;
-      if (spec.score == nullptr || spec.sink != nullptr) continue;
+      // Of what is added to scores, not multiplied.
+      const bool is_added = tensor.dims.size() == 2 || tensor.dims[0].dim == expr::Dim::kKvLen ||
+                            tensor.dims[0].dim == expr::Dim::kQLen;
+      if (spec.score == nullptr || spec.sink != nullptr || !is_added) continue;
       const std::size_t period = 2 + random() % 70, kind = random() % 6;
       std::vector<double>& values = problem.tensors[slot].values;
       for (std::size_t i = 0; i < values.size(); ++i) {

@@ -216,7 +216,7 @@ class Writer {
       case 16:
         return fmt::format("sin({})", s);
       case 17:
-        return fmt::format("log(1 + exp({}))", s);
+        return fmt::format("softplus({})", s);
       case 18:
         return fmt::format("-1e9 if (q_idx + kv_idx) % 5 == 0 else {}", s);
       case 19:
