@@ -26,7 +26,7 @@ inline std::uint64_t number_of(const char* name, std::uint64_t otherwise) {
 class RandomSpecs : public testing::Test {
  protected:
   static constexpr int kLaunches = 3;
-  static constexpr int kFew = 12;  // specs, where no time is given
+  static constexpr int kFew = 6;  // specs, where no time is given
   static constexpr ProblemShape kTypical{
       .batch = 8, .heads = 4, .kv_heads = 2, .q_len = 2000, .kv_len = 2000};
 

@@ -14,9 +14,8 @@ enum class Wanted { kForward, kBothPasses };
 // parts that do not go together are drawn beside one another.
 std::string draw(std::mt19937_64& random, Wanted wanted);
 
-// Nothing, or: queries enlarged, scores shifted, a hot key, heavy tails, rows of zeros, steps along
-// the keys. Elements that are NaN stay so.
-// What was done.
+// Does nothing, or enlarges queries, shifts scores, makes a key hot, tails heavy, rows zero, or
+// scores rise by steps along the keys, and says what. Elements that are NaN stay so.
 std::string make_hostile(const AttentionSpec& spec, HostProblem& problem, std::mt19937_64& random);
 
 }  // namespace attune::random_specs
