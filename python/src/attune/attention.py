@@ -152,7 +152,7 @@ def attention(
                 q, k, v, given, words, tensors or {}, scalars or {}, dropout, scale, seed, offset, return_lse,
                 key if given is spec else None,
             )  # fmt: skip
-        if _cached.takes(q, k, v, offsets, scales, tensors, dropout):
+        if _cached.takes(q, k, v, offsets, scales, tensors):
             given = None if spec is None else named_spec(spec, words, is_traced)
             return _cached.attention(
                 q, k, v, given, words, offsets, scales, tensors or {}, scalars or {}, dropout, scale, seed, offset,

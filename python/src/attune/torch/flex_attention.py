@@ -20,6 +20,7 @@ from attune.torch._compiled import trace_call, warn_of_fallback
 from attune.torch._expression import Untranslatable
 from attune.torch._function import Launch, attend
 from attune.torch._negative import resolved
+from attune.torch._numbers import constant
 from attune.torch._operator_call import call_operator, is_plain, spec_text
 from attune.torch._plans import ForwardPlan, NoGradientError, Variant, variant_of
 from attune.torch._recall import Known, Seen, look_at, recall
@@ -145,6 +146,7 @@ def flex_attention(
     if not torch.compiler.is_dynamo_compiling():
         check_functions(score_mod, block_mask, mask_mod)
     check_operands(query, key, value, block_mask, enable_gqa, scale)
+    dropout = constant(dropout)
     _dropout.check(dropout)
     if sink is not None and tuple(sink.shape) != (query.shape[1],):
         raise ValueError(f"Expect a sink of {query.shape[1]} heads, but got one of shape {tuple(sink.shape)}.")
