@@ -63,7 +63,10 @@ def test_keys_in_pages_have_none():
 SPECS = {
     "words": {"mask": "causal", "layout": "thd", "dropout": 0.5},
     "spec": {"spec": attune.Spec("causal", dtype="fp32", head_dim=16, layout="thd", dropout=0.5)},
-    "at launch": {"spec": attune.Spec("causal", dtype="fp32", head_dim=16, layout="thd", dropout=float), "dropout": 0.5},
+    "at launch": {
+        "spec": attune.Spec("causal", dtype="fp32", head_dim=16, layout="thd", dropout=float),
+        "dropout": 0.5,
+    },
 }
 
 

@@ -32,8 +32,8 @@ Recipe = tuple[Any, ...]
 
 
 def constant(value: Any) -> Any:
-    """A float as a graph that is being made has it for a constant; one of a changed attribute, or under dynamic=True, is
-    open to begin with. Eager code's is what it was."""
+    """A float as a graph that is being made has it for a constant; one of a changed attribute, or under dynamic=True,
+    is open to begin with. Eager code's is what it was."""
     if torch.compiler.is_dynamo_compiling() and isinstance(value, float):
         from torch.fx.experimental.symbolic_shapes import guard_scalar  # seconds to load, and Dynamo has it
 
