@@ -473,7 +473,7 @@ ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
     registers_release_to<kProducerRegisters>();
     const int warp = shuffle_from(thread_index() / 32, 0);
     if constexpr (plan::kCopiesRows) {
-      if (warp != 1) load_by_rows<kLoaders>(p, shared, warp == 0 ? 0 : warp - 1);
+      if (warp != 1) load_by_rows<kLoaders>(p, &k_map, shared, warp == 0 ? 0 : warp - 1);
     } else {
       if (warp == 0) load(p, &k_map, &v_map, shared, cta_rank);
     }
