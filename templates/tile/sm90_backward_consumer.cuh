@@ -104,8 +104,8 @@ struct Consumer {
   ATT_MEMBER void issue_s() {
     const unsigned q = wgmma_descriptor(shared.q(0), kQSlabBytes) + at.stage * (kQBytes / 16);
     wgmma_fence();
-    plan::multiply_s<2, kQSlabBytes / 16, 2, kKvSlabBytes / 16>(s, key_operand(k_rows, shared.k()),
-                                                                q);
+    plan::multiply_s<2, kQSlabBytes / 16, 2, kKvSlabBytes / 16>(
+        s, key_operand(k_rows, shared.k_of(parity)), q);
     if constexpr (plan::kSplitReferences)
       subtract_rows(s, shared.halves(), shared.references(at.stage));
     wgmma_commit();
@@ -122,6 +122,18 @@ struct Consumer {
     const unsigned o = wgmma_descriptor(shared.d_o(0), kQSlabBytes) + at.stage * (kDoBytes / 16);
     wgmma_fence();
     plan::multiply_dv<kRowBytes, 4 * kRowBytes>(d_v, p_operand, o);
+    wgmma_commit();
+  }
+  // The same in two halves of the tile's queries: the first one's products are issued while P of
+  // the second one is made.
+  template <int kHalf>
+  ATT_MEMBER void issue_half_of_dv() {
+    constexpr int kSteps = kTileQ / 32;
+    const unsigned o = wgmma_descriptor(shared.d_o(0), kQSlabBytes) + at.stage * (kDoBytes / 16) +
+                       kHalf * kSteps * kRowBytes;
+    wgmma_fence();
+    plan::multiply_half_dv<kRowBytes, 4 * kRowBytes>(
+        d_v, *reinterpret_cast<const unsigned(*)[kSteps][4]>(&p_operand[kHalf * kSteps]), o);
     wgmma_commit();
   }
   // dK's left operand of tile n, whose dS is written: fragments, or the descriptor of the
@@ -149,7 +161,7 @@ struct Consumer {
         wgmma_descriptor(shared.d_s(0) + row * kRowBytes, kQSlabBytes) + (n & 1) * (kDsBytes / 16);
     const int column = first_column_of_share(warpgroup);
     const unsigned k = wgmma_descriptor(
-        shared.k() + column / kSlabColumns * kKvSlabBytes + column % kSlabColumns * 2,
+        shared.k_of(parity) + column / kSlabColumns * kKvSlabBytes + column % kSlabColumns * 2,
         kKvSlabBytes);
     wgmma_fence();
     if constexpr (kTransposesDq) {
@@ -276,7 +288,7 @@ struct Consumer {
     if (!has_tiles()) return;
     if constexpr (plan::kKeysInRegisters) {
       if constexpr (kTakesItems) mbarrier_wait(shared.v_full(), parity);
-      load_key_rows(shared.k(), k_rows);
+      load_key_rows(shared.k_of(parity), k_rows);
       load_key_rows(shared.v(), v_rows);
     }
     LearnedGradients learned(p, k0 + warpgroup * kKeys + thread / 32 * 16);
@@ -408,7 +420,7 @@ struct Consumer {
   // dV's 64 rows from where V's were, and dK's from where dS was, to global memory, while K and V
   // of the next item come. With kLoadsKeysApart dV leaves from a place of its own: V comes sooner.
   ATT_MEMBER void leave(float keep_scale, const TensorMap* dk_map, const TensorMap* dv_map) {
-    warp_arrive(shared.k_empty());
+    if constexpr (!kTwoKeyPlaces) warp_arrive(shared.k_empty());
     // What has had no register all the while.
     if constexpr (kLoadsKeysApart) take(load_listed_item(shared.item_slot(parity)));
     if constexpr (kCutsWalks) {
@@ -419,12 +431,17 @@ struct Consumer {
     const int row = own_thread / 32 * 16;
     const int first = own.kv_first + k0;
     const int slice = kLoadsKeysApart ? own.slice : b;
-    leave_rows<spec::kHeadDimV>(
-        d_v, keep_scale,
-        {kLoadsKeysApart ? shared.leaving() : shared.v(), kKvSlabBytes, dv_map, first, h_kv, slice},
-        warpgroup * kKeys + row, own_thread, p.d_v, p.d_v_stride);
-    // The others have read dS.
-    if (written > 0) mbarrier_wait(shared.ds_empty((written - 1) & 1), (written - 1) >> 1 & 1);
+    // The others have read K and dS.
+    const auto wait_for_others = [&] {
+      if (written > 0) mbarrier_wait(shared.ds_empty((written - 1) & 1), (written - 1) >> 1 & 1);
+    };
+    if constexpr (kTwoKeyPlaces) wait_for_others();
+    const unsigned place = kTwoKeyPlaces     ? shared.k_of(parity)
+                           : kLoadsKeysApart ? shared.leaving()
+                                             : shared.v();
+    leave_rows<spec::kHeadDimV>(d_v, keep_scale, {place, kKvSlabBytes, dv_map, first, h_kv, slice},
+                                warpgroup * kKeys + row, own_thread, p.d_v, p.d_v_stride);
+    if constexpr (!kTwoKeyPlaces) wait_for_others();
     leave_rows<spec::kHeadDimQk>(d_k, softmax_scale(p),
                                  {shared.d_s(0) + warpgroup * kQSlabBytes, kDsBytes, dk_map,
                                   first + warpgroup * kKeys, h_kv, slice},
