@@ -53,14 +53,20 @@ constexpr int kDeltaBytes = kTileQ * kRowDeltaBytes;
 constexpr int kDqShares = kWarpgroups;
 constexpr bool kSharesDqRows = kDsBuffers > 0 && kTileQ == kDqShares * 64;
 // Whether dS is made of P as rounded for dV: sm90_backward_rounded_walk.cuh. Of tiles of 64 queries
-// where heads are wide; then dQ is made where S was.
+// where heads are wide; then dQ is made where S was. With a CTA for each key tile, beside fp16 and
+// other head dims, ptxas spills a dozen numbers; beside a masked score that is a line along the
+// keys it orders the loop otherwise (ALiBi, causal, 2 to 5 % slower), and in turns it is 1 to 2 %
+// slower.
 constexpr bool kAddsMaskedLine = spec::kHasScore && spec::kHasMask && kScoreIsLine;
+constexpr bool kHasRoomForRounded = spec::kHeadDimQk % 16 == 0 && spec::kHeadDimV % 16 == 0 &&
+                                    (kLoadsKeysApart || spec::kDType == DType::bf16);
 constexpr bool kMakesDqOfS = kDsBuffers > 0 && kTileQ == 64 && kQkSlabs == 2 && kVSlabs == 2 &&
                              (plan::kSplitReferences && plan::kSplitDeltas) && kGradLoads == 0 &&
                              (!spec::kHasScore || kScoreGradIsOne) && !kAddsMaskedLine &&
-                             !spec::kHasDropout && !kTakesTurns;
+                             !spec::kHasDropout && !kTakesTurns && kHasRoomForRounded;
 constexpr bool kRoundsForDs = kSharesDqRows || kMakesDqOfS;
 // Whether dS goes to shared memory behind dK's products, which leave stores more room than dQ's do.
+// Off the counter, where items are short or tiles partial, the other warpgroup wants dS sooner.
 constexpr bool kStoresDsLate = kMakesDqOfS && !kLoadsKeysApart;
 constexpr int kDqColumns = kQkSlabs * kSlabColumns / (kSharesDqRows ? 1 : kDqShares);
 constexpr int kDqRows = kSharesDqRows ? kTileQ / kDqShares : kTileQ;
