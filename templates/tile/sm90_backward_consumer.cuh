@@ -104,8 +104,8 @@ struct Consumer {
   ATT_MEMBER void issue_s() {
     const unsigned q = wgmma_descriptor(shared.q(0), kQSlabBytes) + at.stage * (kQBytes / 16);
     wgmma_fence();
-    plan::multiply_s<2, kQSlabBytes / 16, 2, kKvSlabBytes / 16>(
-        s, key_operand(k_rows, shared.k_of(parity)), q);
+    plan::multiply_s<2, kQSlabBytes / 16, 2, kKvSlabBytes / 16>(s, key_operand(k_rows, shared.k()),
+                                                                q);
     if constexpr (plan::kSplitReferences)
       subtract_rows(s, shared.halves(), shared.references(at.stage));
     wgmma_commit();
@@ -161,7 +161,7 @@ struct Consumer {
         wgmma_descriptor(shared.d_s(0) + row * kRowBytes, kQSlabBytes) + (n & 1) * (kDsBytes / 16);
     const int column = first_column_of_share(warpgroup);
     const unsigned k = wgmma_descriptor(
-        shared.k_of(parity) + column / kSlabColumns * kKvSlabBytes + column % kSlabColumns * 2,
+        shared.k() + column / kSlabColumns * kKvSlabBytes + column % kSlabColumns * 2,
         kKvSlabBytes);
     wgmma_fence();
     if constexpr (kTransposesDq) {
@@ -288,7 +288,7 @@ struct Consumer {
     if (!has_tiles()) return;
     if constexpr (plan::kKeysInRegisters) {
       if constexpr (kTakesItems) mbarrier_wait(shared.v_full(), parity);
-      load_key_rows(shared.k_of(parity), k_rows);
+      load_key_rows(shared.k(), k_rows);
       load_key_rows(shared.v(), v_rows);
     }
     LearnedGradients learned(p, k0 + warpgroup * kKeys + thread / 32 * 16);
@@ -420,7 +420,7 @@ struct Consumer {
   // dV's 64 rows from where V's were, and dK's from where dS was, to global memory, while K and V
   // of the next item come. With kLoadsKeysApart dV leaves from a place of its own: V comes sooner.
   ATT_MEMBER void leave(float keep_scale, const TensorMap* dk_map, const TensorMap* dv_map) {
-    if constexpr (!kTwoKeyPlaces) warp_arrive(shared.k_empty());
+    warp_arrive(shared.k_empty());
     // What has had no register all the while.
     if constexpr (kLoadsKeysApart) take(load_listed_item(shared.item_slot(parity)));
     if constexpr (kCutsWalks) {
@@ -431,17 +431,12 @@ struct Consumer {
     const int row = own_thread / 32 * 16;
     const int first = own.kv_first + k0;
     const int slice = kLoadsKeysApart ? own.slice : b;
-    // The others have read K and dS.
-    const auto wait_for_others = [&] {
-      if (written > 0) mbarrier_wait(shared.ds_empty((written - 1) & 1), (written - 1) >> 1 & 1);
-    };
-    if constexpr (kTwoKeyPlaces) wait_for_others();
-    const unsigned place = kTwoKeyPlaces     ? shared.k_of(parity)
-                           : kLoadsKeysApart ? shared.leaving()
-                                             : shared.v();
-    leave_rows<spec::kHeadDimV>(d_v, keep_scale, {place, kKvSlabBytes, dv_map, first, h_kv, slice},
-                                warpgroup * kKeys + row, own_thread, p.d_v, p.d_v_stride);
-    if constexpr (!kTwoKeyPlaces) wait_for_others();
+    leave_rows<spec::kHeadDimV>(
+        d_v, keep_scale,
+        {kLoadsKeysApart ? shared.leaving() : shared.v(), kKvSlabBytes, dv_map, first, h_kv, slice},
+        warpgroup * kKeys + row, own_thread, p.d_v, p.d_v_stride);
+    // The others have read dS.
+    if (written > 0) mbarrier_wait(shared.ds_empty((written - 1) & 1), (written - 1) >> 1 & 1);
     leave_rows<spec::kHeadDimQk>(d_k, softmax_scale(p),
                                  {shared.d_s(0) + warpgroup * kQSlabBytes, kDsBytes, dk_map,
                                   first + warpgroup * kKeys, h_kv, slice},

@@ -264,8 +264,6 @@ ATT_FN void consume(const BackwardParams& p, const TensorMap* dk_map, const Tens
     // All warps' rows of the last item's dK have left.
     if (thread_index() % 32 == 0) tma_store_wait_read();
     named_barrier_sync(warpgroup_barrier(warpgroup), kWarpgroupThreads);
-    // dV of the last item, too, where K of the next one comes to.
-    if constexpr (kTwoKeyPlaces) consumer.warp_arrive(shared.k_empty());
   }
   if constexpr (kMakesQueries && kRoundsForDs) {
     walk_with_rounded(consumer);

@@ -35,10 +35,6 @@ constexpr bool kTakesItems = kDsBuffers > 0 && plan::kTakesItems;
 constexpr bool kLoadsKeysApart = kTakesItems && (spec::kIsPacked || plan::kAllHaveSums);
 // Else dV leaves from where V was, and dK from where dS was, so that K may come meanwhile.
 static_assert(!kTakesItems || (kTileQ % kKeys == 0 && kQkSlabs <= kDsBuffers));
-// Whether K comes to two places in turns, item by item, and dV leaves from where its own item's K
-// was: the next item's K then comes while the last products read this one's. For packed sequences,
-// whose items are short, 2 %; of other masks a tile takes longer, by what it takes to tell places.
-constexpr bool kTwoKeyPlaces = kLoadsKeysApart && spec::kIsPacked && kQkSlabs == 2 && kVSlabs == 2;
 // Whether a warpgroup skips an item's first tile of queries where that is dead for its keys: the
 // second 64 keys under a causal mask. Beside a score that is a line along the keys ptxas orders the
 // loop otherwise then, so that only items off the counter do: ALiBi of 1024 keys takes 2.5 % less
@@ -53,21 +49,18 @@ constexpr int kDeltaBytes = kTileQ * kRowDeltaBytes;
 constexpr int kDqShares = kWarpgroups;
 constexpr bool kSharesDqRows = kDsBuffers > 0 && kTileQ == kDqShares * 64;
 // Whether dS is made of P as rounded for dV: sm90_backward_rounded_walk.cuh. Of tiles of 64 queries
-// where heads are wide; then dQ is made where S was. With a CTA for each key tile, beside fp16 and
-// other head dims, ptxas spills a dozen numbers; beside a masked score that is a line along the
-// keys it orders the loop otherwise (ALiBi, causal, 2 to 5 % slower), and in turns it is 1 to 2 %
-// slower.
+// where heads are wide, with a CTA for each key tile; then dQ is made where S was. Not of fp16,
+// whose small P are no normal numbers, nor of other head dims, where ptxas spills a dozen numbers;
+// beside a masked score that is a line along the keys it orders the loop otherwise (ALiBi, causal,
+// 2 to 5 % slower), and in turns it is 1 to 2 % slower.
 constexpr bool kAddsMaskedLine = spec::kHasScore && spec::kHasMask && kScoreIsLine;
-constexpr bool kHasRoomForRounded = spec::kHeadDimQk % 16 == 0 && spec::kHeadDimV % 16 == 0 &&
-                                    (kLoadsKeysApart || spec::kDType == DType::bf16);
+constexpr bool kHasRoomForRounded = !kTakesItems && spec::kDType == DType::bf16 &&
+                                    spec::kHeadDimQk % 16 == 0 && spec::kHeadDimV % 16 == 0;
 constexpr bool kMakesDqOfS = kDsBuffers > 0 && kTileQ == 64 && kQkSlabs == 2 && kVSlabs == 2 &&
                              (plan::kSplitReferences && plan::kSplitDeltas) && kGradLoads == 0 &&
                              (!spec::kHasScore || kScoreGradIsOne) && !kAddsMaskedLine &&
                              !spec::kHasDropout && !kTakesTurns && kHasRoomForRounded;
 constexpr bool kRoundsForDs = kSharesDqRows || kMakesDqOfS;
-// Whether dS goes to shared memory behind dK's products, which leave stores more room than dQ's do.
-// Off the counter, where items are short or tiles partial, the other warpgroup wants dS sooner.
-constexpr bool kStoresDsLate = kMakesDqOfS && !kLoadsKeysApart;
 constexpr int kDqColumns = kQkSlabs * kSlabColumns / (kSharesDqRows ? 1 : kDqShares);
 constexpr int kDqRows = kSharesDqRows ? kTileQ / kDqShares : kTileQ;
 // Where a share of a tile begins, of whole rows' columns and of all queries.
@@ -169,11 +162,7 @@ struct SharedMemory {
   ATT_MEMBER unsigned staged_rows(int warp) const {
     return base + kStagedRowsOffset + warp * kStagedPartBytes;
   }
-  // K of the CTA's n-th item.
-  ATT_MEMBER unsigned k_of(unsigned n) const {
-    return kTwoKeyPlaces ? k() + (n & 1) * (kLeavingOffset - kKOffset) : k();
-  }
-  // With kLoadsKeysApart dV on its way out, or every second item's K.
+  // With kLoadsKeysApart dV on its way out.
   ATT_MEMBER unsigned leaving() const { return base + kLeavingOffset; }
   ATT_MEMBER unsigned references(int stage) const {
     return base + kReferenceOffset + stage * kReferenceBytes;

@@ -60,16 +60,12 @@ ATT_FN void load_listed_keys(const BackwardParams& p, const TensorMap* k_map,
     mbarrier_wait(shared.last_tile_found(), parity ^ 1);
     const ListedItem item = take_listed_item(p, shared, n);
     if (item.b < 0) return;
-    const auto load_k = [&] {
-      mbarrier_wait(shared.k_empty(), parity ^ 1);
-      load_listed_keys<kQkSlabs>(item, k_map, shared.k_of(n), shared.kv_raw(), shared.kv_full(),
-                                 raw_parity);
-    };
-    if constexpr (kTwoKeyPlaces) load_k();
-    mbarrier_wait(shared.v_empty(), parity ^ 1);  // which comes before the only place's k_empty
+    mbarrier_wait(shared.v_empty(), parity ^ 1);  // which comes before k_empty
     load_listed_keys<kVSlabs>(item, v_map, shared.v(), shared.kv_raw(), shared.v_full(),
                               raw_parity);
-    if constexpr (!kTwoKeyPlaces) load_k();
+    mbarrier_wait(shared.k_empty(), parity ^ 1);
+    load_listed_keys<kQkSlabs>(item, k_map, shared.k(), shared.kv_raw(), shared.kv_full(),
+                               raw_parity);
   }
 }
 

@@ -98,9 +98,10 @@ ATT_FN void walk_with_rounded(Consumer& c) {
     make_ds_of_rounded(c.p_operand, c.d, c.ds_operand);
     wgmma_pin(c.ds_operand);
     mbarrier_wait(shared.ds_empty(c.written & 1), (c.written >> 1 & 1) ^ 1);
-    if constexpr (kStoresDsLate) c.issue_dk();
+    // Behind dK's products, which leave stores more room than dQ's do.
+    if constexpr (kMakesDqOfS) c.issue_dk();
     c.store_ds(c.written);
-    if constexpr (!kStoresDsLate) c.issue_dk();
+    if constexpr (!kMakesDqOfS) c.issue_dk();
     wgmma_wait<1>();  // for dV and dQ
     // dV reads P where dS was made of it: without this ptxas may give P's registers to dS before.
     wgmma_pin(c.p_operand);
