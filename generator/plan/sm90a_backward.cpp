@@ -423,6 +423,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       wgmma_product(spec, "multiply_s", tile.tile_q, spec.head_dim_qk, tile.keys_in_registers) +
       wgmma_product(spec, "multiply_dp", tile.tile_q, spec.head_dim_v, tile.keys_in_registers) +
       wgmma_gradient(spec, "multiply_dv", spec.head_dim_v, tile.tile_q) +
+      wgmma_gradient(spec, "multiply_half_dv", spec.head_dim_v, tile.tile_q / 2) +
       wgmma_gradient(spec, "multiply_dk", spec.head_dim_qk, tile.tile_q, !is_tall(tile)) +
       wgmma_function({.name = "multiply_dq",
                       .element = wgmma_element(spec.dtype),

@@ -399,15 +399,17 @@ std::string_view template_path_of(const KernelPlan& plan) {
 
 std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
   const Sm90aOrderedPlan& tile = tile_of(plan);
-  std::string products = wgmma_product(spec, "multiply_s", tile.tile_q, spec.head_dim_qk) +
-                         wgmma_product(spec, "multiply_dp", tile.tile_q, spec.head_dim_v) +
-                         wgmma_gradient(spec, "multiply_dv", spec.head_dim_v, tile.tile_q) +
-                         wgmma_gradient(spec, "multiply_dk", spec.head_dim_qk, tile.tile_q) +
-                         wgmma_product(spec, "multiply_row_s", tile.step_keys, spec.head_dim_qk,
-                                       tile.rows_in_registers) +
-                         wgmma_product(spec, "multiply_row_dp", tile.step_keys, spec.head_dim_v,
-                                       tile.rows_in_registers) +
-                         wgmma_gradient(spec, "multiply_dq", spec.head_dim_qk, tile.step_keys);
+  std::string products =
+      wgmma_product(spec, "multiply_s", tile.tile_q, spec.head_dim_qk) +
+      wgmma_product(spec, "multiply_dp", tile.tile_q, spec.head_dim_v) +
+      wgmma_gradient(spec, "multiply_dv", spec.head_dim_v, tile.tile_q) +
+      wgmma_gradient(spec, "multiply_half_dv", spec.head_dim_v, tile.tile_q / 2) +
+      wgmma_gradient(spec, "multiply_dk", spec.head_dim_qk, tile.tile_q) +
+      wgmma_product(spec, "multiply_row_s", tile.step_keys, spec.head_dim_qk,
+                    tile.rows_in_registers) +
+      wgmma_product(spec, "multiply_row_dp", tile.step_keys, spec.head_dim_v,
+                    tile.rows_in_registers) +
+      wgmma_gradient(spec, "multiply_dq", spec.head_dim_qk, tile.step_keys);
   const BackwardRows rows = rows_of(spec, tile);
   // Named in every kernel, called where a number is subtracted so.
   products += wgmma_split_function("multiply_split", tile.tile_q);

@@ -124,6 +124,18 @@ struct Consumer {
     plan::multiply_dv<kRowBytes, 4 * kRowBytes>(d_v, p_operand, o);
     wgmma_commit();
   }
+  // The same in two halves of the tile's queries: the first one's products are issued while P of
+  // the second one is made.
+  template <int kHalf>
+  ATT_MEMBER void issue_half_of_dv() {
+    constexpr int kSteps = kTileQ / 32;
+    const unsigned o = wgmma_descriptor(shared.d_o(0), kQSlabBytes) + at.stage * (kDoBytes / 16) +
+                       kHalf * kSteps * kRowBytes;
+    wgmma_fence();
+    plan::multiply_half_dv<kRowBytes, 4 * kRowBytes>(
+        d_v, *reinterpret_cast<const unsigned(*)[kSteps][4]>(&p_operand[kHalf * kSteps]), o);
+    wgmma_commit();
+  }
   // dK's left operand of tile n, whose dS is written: fragments, or the descriptor of the
   // warpgroup's slab of dS.
   template <typename Fragments>

@@ -16,9 +16,9 @@
 #include "templates/tile/sm90_backward_items.cuh"
 #include "templates/tile/sm90_backward_later_rows.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
-#include "templates/tile/sm90_backward_long_tiles.cuh"
 #include "templates/tile/sm90_backward_packed.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
+#include "templates/tile/sm90_backward_rounded_walk.cuh"
 #include "templates/tile/sm90_backward_rows_ahead.cuh"
 #include "templates/tile/sm90_backward_rows_behind.cuh"
 #include "templates/tile/sm90_backward_sums.cuh"
@@ -245,8 +245,10 @@ ATT_FN void consume(const BackwardParams& p, const TensorMap* dk_map, const Tens
   KeyGradient d_k;
   ValueGradient d_v;
   [[maybe_unused]] QueryGradient<kMakesQueries> own_d_q;
-  // dQ of a tile comes when dP of it is done with, and goes before the next one's.
-  auto& d_q = choose < sizeof(own_d_q) == sizeof(d) > (d, own_d_q);
+  // dQ of a tile comes when dP of it is done with, and goes before the next one's; or the same of
+  // S.
+  auto& d_q = choose < kMakesQueries &&
+              kMakesDqOfS > (s, choose < sizeof(own_d_q) == sizeof(d) > (d, own_d_q));
   KeyRowsOperand<kColumnsQk> k_rows;
   KeyRowsOperand<kColumnsV> v_rows;
   Consumer<kMakesQueries> consumer{p,     shared, warpgroup, thread_index() % kWarpgroupThreads,
@@ -263,8 +265,8 @@ ATT_FN void consume(const BackwardParams& p, const TensorMap* dk_map, const Tens
     if (thread_index() % 32 == 0) tma_store_wait_read();
     named_barrier_sync(warpgroup_barrier(warpgroup), kWarpgroupThreads);
   }
-  if constexpr (kSharesDqRows) {
-    walk_long_tiles(consumer);
+  if constexpr (kMakesQueries && kRoundsForDs) {
+    walk_with_rounded(consumer);
   } else {
     consumer.run();
   }

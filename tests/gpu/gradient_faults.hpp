@@ -40,33 +40,28 @@ inline std::vector<Fault> sm80_gradient_faults() {
   };
 }
 
-// Of tiles of 64 and 80 queries.
-inline std::vector<Fault> sm90_short_tile_faults() {
+// In either walk: that which makes dS of P as it was, and the one that makes it of P as rounded.
+inline std::vector<Fault> sm90_tile_faults() {
   const std::string p = "        p_operand[n / 2][n % 2 * 2 + half] = ";
   const std::string d_s = "ds_operand[n / 2][n % 2 * 2 + half] = ";
   const std::string in_tile = "now.tile == 3 && now.h == 1 && k0 == 0 ? ";
   const std::string packed = "pack_2<spec::kDType>(low, high);";
+  const std::string rounded_p = "c.p_operand[n / 2][n % 2 * 2 + half] = ";
+  const std::string rounded_d_s = "make_ds_of_rounded(c.p_operand, c.d, c.ds_operand);";
+  const std::string in_rounded_tile = "now.tile == 3 && now.h == 1 && c.k0 == 0";
+  const std::string each_pair = " if (" + in_rounded_tile +
+                                ") for (auto& step : c.ds_operand) for (unsigned& pair : step) "
+                                "pair = ";
   return {
-      {"P of a tile left out", {{p + packed, p + in_tile + "0u : " + packed}}},
-      {"dS of a tile left out", {{d_s + packed, d_s + in_tile + "0u : " + packed}}},
+      {"P of a tile left out",
+       {{p + packed, p + in_tile + "0u : " + packed},
+        {rounded_p + packed, rounded_p + in_rounded_tile + " ? 0u : " + packed}}},
+      {"dS of a tile left out",
+       {{d_s + packed, d_s + in_tile + "0u : " + packed},
+        {rounded_d_s, rounded_d_s + each_pair + "0u;"}}},
       {"two neighbours of dS exchanged in a tile",
-       {{d_s + packed, d_s + in_tile + "pack_2<spec::kDType>(high, low) : " + packed}}},
-  };
-}
-
-// Of tiles of 128.
-inline std::vector<Fault> sm90_long_tile_faults() {
-  const std::string p = "c.p_operand[n / 2][n % 2 * 2 + half] = ";
-  const std::string packed = "pack_2<spec::kDType>(low, high);";
-  const std::string d_s = "make_ds_of_rounded(c.p_operand, c.d, c.ds_operand);";
-  const std::string in_tile = "now.tile == 3 && now.h == 1 && c.k0 == 0";
-  const std::string each_pair =
-      " if (" + in_tile + ") for (auto& step : c.ds_operand) for (unsigned& pair : step) pair = ";
-  return {
-      {"P of a tile left out", {{p + packed, p + in_tile + " ? 0u : " + packed}}},
-      {"dS of a tile left out", {{d_s, d_s + each_pair + "0u;"}}},
-      {"two neighbours of dS exchanged in a tile",
-       {{d_s, d_s + each_pair + "pair >> 16 | pair << 16;"}}},
+       {{d_s + packed, d_s + in_tile + "pack_2<spec::kDType>(high, low) : " + packed},
+        {rounded_d_s, rounded_d_s + each_pair + "pair >> 16 | pair << 16;"}}},
   };
 }
 
@@ -75,8 +70,7 @@ inline std::vector<Fault> sm90_gradient_faults(const KernelPlan& plan) {
       "stmatrix_x4_trans(swizzled(slab, step * 16 + row, unit), ds_operand[step]);";
   const std::string k_of =
       "load_slabs<kQkSlabs>(shared.k(), kKvSlabBytes, k_map, shared.kv_full(), item.k0, ";
-  std::vector<Fault> faults =
-      tile_shape(plan).q == 128 ? sm90_long_tile_faults() : sm90_short_tile_faults();
+  std::vector<Fault> faults = sm90_tile_faults();
   // Ordered kernels make dQ of another dS.
   if (plan.family() == Family::kSm90a) {
     faults.push_back({"dS of a tile stale for dQ", {{store, "if (n != 5) " + store}}});

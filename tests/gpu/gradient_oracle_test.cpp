@@ -114,7 +114,7 @@ TEST_P(GradientOracleAtLength, RightKernelsPassAndFaultsAreFound) {
       ASSERT_TRUE(verdict.ok()) << render(verdict.error());
       EXPECT_EQ(verdict->wrong, "");
     }
-    // Tiles of 128 queries have a walk of their own.
+    // The walk of tiles of 128 queries makes dS otherwise.
     const std::vector<KernelPlan> plans = legal_plans(spec, family, facts, Pass::kBackward);
     const auto is_long = [](const KernelPlan& plan) { return tile_shape(plan).q == 128; };
     const auto long_tiles = std::ranges::find_if(plans, is_long);

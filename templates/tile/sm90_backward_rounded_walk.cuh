@@ -1,8 +1,11 @@
-// A consumer's walk through tiles of 128 queries, of narrow heads: half as many barriers, fences
-// and waits as with 64. Each warpgroup makes dQ of half of a tile's queries, all columns.
+// A consumer's walk that keeps P as dV's operand alone, rounded, and makes dS of that.
 //
-// S and dP take 128 registers of a thread beside 64 of dK and dV. So P stays as dV's operand alone,
-// rounded, and dS is made of that:
+// Of narrow heads, through tiles of 128 queries: half as many barriers, fences and waits as with
+// 64. S and dP then take 128 registers of a thread beside 64 of dK and dV, and have none for
+// another P. Each warpgroup makes dQ of half of a tile's queries, all columns.
+//
+// Of wide heads, through tiles of 64: dQ is made where S was as soon as P is made, so that dP need
+// not wait until dQ's sums have been added, nor dV be done before dQ is begun.
 //
 //     in flight    S(t)    dP(t)       dQ(t-1)          dV(t)  dK(t)
 //     arithmetic                 P(t)           dS(t)
@@ -23,7 +26,7 @@ namespace sm90 {
 
 // Leaves dK and dV, unscaled.
 template <typename Consumer>
-ATT_FN void walk_long_tiles(Consumer& c) {
+ATT_FN void walk_with_rounded(Consumer& c) {
   const BackwardParams& p = c.p;
   const SharedMemory& shared = c.shared;
   zero(c.d_k);
@@ -38,6 +41,9 @@ ATT_FN void walk_long_tiles(Consumer& c) {
   int tiles = 0;  // of this item so far
   int sums = 0;   // of the tile before
   RingPosition before = c.at;
+  if constexpr (kSkipsDeadFirst) {
+    if (c.skips_first_tile(sums)) tiles = 1;
+  }
   bool more = true;
   while (more) {
     c.at = uniform(c.at);
@@ -57,7 +63,7 @@ ATT_FN void walk_long_tiles(Consumer& c) {
                               warpgroup_barrier(c.warpgroup));
     }
     if constexpr (kTakesItems) {
-      if (tiles == 0) mbarrier_wait(shared.v_full(), c.parity);
+      if (tiles <= (kSkipsDeadFirst ? 1 : 0)) mbarrier_wait(shared.v_full(), c.parity);
     }
     c.issue_dp();
     wgmma_wait<1>();  // for S
@@ -75,20 +81,27 @@ ATT_FN void walk_long_tiles(Consumer& c) {
       c.p_operand[n / 2][n % 2 * 2 + half] = pack_2<spec::kDType>(low, high);
     });
     wgmma_pin(c.p_operand);
-    c.issue_dv();
+    if constexpr (kMakesDqOfS) {
+      c.template issue_half_of_dv<0>();
+      c.template issue_half_of_dv<1>();
+    } else {
+      c.issue_dv();
+    }
     // Before the first tile of an item there is none: what dQ is made of then is not used.
     if (tiles > 0) {
       mbarrier_wait(shared.ds_full((c.written & 1) ^ 1), (c.written - 1) >> 1 & 1);
     }
     c.issue_dq(c.written - 1);
-    wgmma_wait<2>();  // for dP
+    wgmma_wait<kMakesDqOfS ? 3 : 2>();  // for dP
     wgmma_pin(c.d);
     if (kLoadsKeysApart && now.more == 0) c.warp_arrive(shared.v_empty());
     make_ds_of_rounded(c.p_operand, c.d, c.ds_operand);
     wgmma_pin(c.ds_operand);
     mbarrier_wait(shared.ds_empty(c.written & 1), (c.written >> 1 & 1) ^ 1);
+    // Behind dK's products, which leave stores more room than dQ's do.
+    if constexpr (kMakesDqOfS) c.issue_dk();
     c.store_ds(c.written);
-    c.issue_dk();
+    if constexpr (!kMakesDqOfS) c.issue_dk();
     wgmma_wait<1>();  // for dV and dQ
     // dV reads P where dS was made of it: without this ptxas may give P's registers to dS before.
     wgmma_pin(c.p_operand);
