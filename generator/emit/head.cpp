@@ -58,12 +58,14 @@ std::string spec_facts(const AttentionSpec& spec) {
       "constexpr bool kIsPacked = {};\n"
       "constexpr bool kIsPaged = {};\n"
       "constexpr bool kIsStrict = {};\n"
+      "constexpr bool kIsRelaxed = {};\n"
       "}}  // namespace spec\n",
       head_dtype(spec.dtype), head_dtype(kv_dtype(spec)), spec.residues, spec.head_dim_qk,
       spec.head_dim_v, spec.mask != nullptr, spec.score != nullptr, spec.sink != nullptr,
       has_dropout(spec), spec.softmax_scale.at_launch, expr::float_literal(constant_scale(spec)),
       spec.dropout.at_launch, drop_below, expr::float_literal(256.0 / (256 - drop_below)),
-      spec.seed_on_device, is_packed(spec), is_paged(spec), spec.accuracy == Accuracy::kStrict);
+      spec.seed_on_device, is_packed(spec), is_paged(spec), spec.accuracy == Accuracy::kStrict,
+      spec.accuracy == Accuracy::kRelaxed);
 }
 
 // The pre-pass of the mask compiler, when there are tensors for it.

@@ -272,7 +272,7 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
          {std::pair{true, false}, {true, true}, {false, false}, {false, true}}) {
       if (ping_pong && !may_take_turns) continue;
       // Elsewhere it is for scores that nothing else serves.
-      if (!frozen_max && ping_pong && spec.accuracy == Accuracy::kFast) continue;
+      if (!frozen_max && ping_pong && spec.accuracy != Accuracy::kStrict) continue;
       tile.frozen_max = frozen_max;
       tile.ping_pong = ping_pong;
       tile.schedule = Schedule::kLongestFirst;

@@ -57,7 +57,15 @@ std::string_view to_string(Precision precision) {
 }
 
 std::string_view to_string(Accuracy accuracy) {
-  return accuracy == Accuracy::kStrict ? "strict" : "fast";
+  switch (accuracy) {
+    case Accuracy::kFast:
+      return "fast";
+    case Accuracy::kStrict:
+      return "strict";
+    case Accuracy::kRelaxed:
+      break;
+  }
+  return "relaxed";
 }
 
 std::string_view to_string(Pass pass) { return pass == Pass::kForward ? "forward" : "backward"; }

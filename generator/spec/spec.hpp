@@ -22,9 +22,10 @@ enum class Layout : std::uint8_t { kBshd, kBhsd, kThd, kPaged };
 // Of fp32's products on matrix units: with fp32's errors, from three products of tf32 parts, or
 // with those of one product of operands rounded to tf32.
 enum class Precision : std::uint8_t { kStrict, kTf32 };
-// Of the forward pass in 16 bits: what the softmax' exponentials are held against. `kStrict`: the
-// largest of a row is exact, and O is divided by the sum of what the product with V was given.
-enum class Accuracy : std::uint8_t { kFast, kStrict };
+// Of 16 bits. `kStrict`, of the forward pass: the largest of a row's exponentials is exact, and O
+// is divided by the sum of what the product with V was given. `kRelaxed`, of the backward pass in
+// bf16: dQ and dK may be made of P as it was rounded for dV.
+enum class Accuracy : std::uint8_t { kFast, kStrict, kRelaxed };
 enum class Pass : std::uint8_t { kForward, kBackward };
 inline constexpr Pass kPasses[] = {Pass::kForward, Pass::kBackward};
 

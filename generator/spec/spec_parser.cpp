@@ -188,7 +188,7 @@ class SpecParser {
   Status read_accuracy() {
     const YamlNode* node = value("accuracy");
     if (!node) return ok_status();
-    constexpr std::string_view kWords[] = {"fast", "strict"};
+    constexpr std::string_view kWords[] = {"fast", "strict", "relaxed"};
     ATT_TRY(const std::size_t index, reader_.choice("accuracy", *node, kWords));
     if (spec_.dtype != DType::kF16 && spec_.dtype != DType::kBf16) {
       return reader_.error(*node, "spec-accuracy",
@@ -198,7 +198,7 @@ class SpecParser {
                            "leave it out: `precision` is fp32's");
     }
     spec_.accuracy = static_cast<Accuracy>(index);
-    if (spec_.accuracy == Accuracy::kFast) return ok_status();
+    if (spec_.accuracy != Accuracy::kStrict) return ok_status();
     for (const auto& [is_there, key] :
          {std::pair{spec_.v_in_k, "v_in_k"}, std::pair{has_scaled_cache(spec_), "kv_dtype"}}) {
       if (!is_there) continue;

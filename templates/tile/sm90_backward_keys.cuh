@@ -18,10 +18,10 @@
 #include "templates/tile/sm90_backward_layout.cuh"
 #include "templates/tile/sm90_backward_packed.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
-#include "templates/tile/sm90_backward_rounded_walk.cuh"
 #include "templates/tile/sm90_backward_rows_ahead.cuh"
 #include "templates/tile/sm90_backward_rows_behind.cuh"
 #include "templates/tile/sm90_backward_sums.cuh"
+#include "templates/tile/sm90_backward_tight_walk.cuh"
 #include "templates/tile/sm90_backward_turns.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
 #include "templates/tile/walk_parts.cuh"
@@ -245,8 +245,7 @@ ATT_FN void consume(const BackwardParams& p, const TensorMap* dk_map, const Tens
   KeyGradient d_k;
   ValueGradient d_v;
   [[maybe_unused]] QueryGradient<kMakesQueries> own_d_q;
-  // dQ of a tile comes when dP of it is done with, and goes before the next one's; or the same of
-  // S.
+  // dQ of a tile comes when dP of it is done with, and goes before the next one's; or S.
   auto& d_q = choose < kMakesQueries &&
               kMakesDqOfS > (s, choose < sizeof(own_d_q) == sizeof(d) > (d, own_d_q));
   KeyRowsOperand<kColumnsQk> k_rows;
@@ -265,8 +264,8 @@ ATT_FN void consume(const BackwardParams& p, const TensorMap* dk_map, const Tens
     if (thread_index() % 32 == 0) tma_store_wait_read();
     named_barrier_sync(warpgroup_barrier(warpgroup), kWarpgroupThreads);
   }
-  if constexpr (kMakesQueries && kRoundsForDs) {
-    walk_with_rounded(consumer);
+  if constexpr (kMakesQueries && kWalksTightly) {
+    walk_tightly(consumer);
   } else {
     consumer.run();
   }

@@ -48,19 +48,22 @@ constexpr int kDeltaBytes = kTileQ * kRowDeltaBytes;
 // is made of whole ones. Of 128 rows each makes all columns of half of them.
 constexpr int kDqShares = kWarpgroups;
 constexpr bool kSharesDqRows = kDsBuffers > 0 && kTileQ == kDqShares * 64;
-// Whether dS is made of P as rounded for dV: sm90_backward_rounded_walk.cuh. Of tiles of 64 queries
-// where heads are wide, with a CTA for each key tile; then dQ is made where S was. Not of fp16,
-// whose small P are no normal numbers, nor of other head dims, where ptxas spills a dozen numbers;
-// beside a masked score that is a line along the keys it orders the loop otherwise (ALiBi, causal,
-// 2 to 5 % slower), and in turns it is 1 to 2 % slower.
+// Whether dS may be made of P as rounded for dV. Not of fp16, whose small P are no normal numbers.
+constexpr bool kMayRound = spec::kIsRelaxed && spec::kDType == DType::bf16;
+// Then tiles of 64 queries of wide heads make dQ where S was: sm90_backward_tight_walk.cuh. With a
+// CTA for each key tile; not of other head dims, where ptxas spills a dozen numbers; beside a
+// masked score that is a line along the keys it orders the loop otherwise (ALiBi, causal, 2 to 5 %
+// slower), and in turns it is 1 to 2 % slower.
 constexpr bool kAddsMaskedLine = spec::kHasScore && spec::kHasMask && kScoreIsLine;
-constexpr bool kHasRoomForRounded = !kTakesItems && spec::kDType == DType::bf16 &&
-                                    spec::kHeadDimQk % 16 == 0 && spec::kHeadDimV % 16 == 0;
-constexpr bool kMakesDqOfS = kDsBuffers > 0 && kTileQ == 64 && kQkSlabs == 2 && kVSlabs == 2 &&
+constexpr bool kHasRoomForRounded =
+    !kTakesItems && spec::kHeadDimQk % 16 == 0 && spec::kHeadDimV % 16 == 0;
+constexpr bool kMakesDqOfS = kMayRound && kDsBuffers > 0 && kTileQ == 64 && kQkSlabs == 2 &&
+                             kVSlabs == 2 &&
                              (plan::kSplitReferences && plan::kSplitDeltas) && kGradLoads == 0 &&
                              (!spec::kHasScore || kScoreGradIsOne) && !kAddsMaskedLine &&
                              !spec::kHasDropout && !kTakesTurns && kHasRoomForRounded;
-constexpr bool kRoundsForDs = kSharesDqRows || kMakesDqOfS;
+constexpr bool kWalksTightly = kSharesDqRows || kMakesDqOfS;
+constexpr bool kRoundsForDs = kMayRound && kWalksTightly;
 constexpr int kDqColumns = kQkSlabs * kSlabColumns / (kSharesDqRows ? 1 : kDqShares);
 constexpr int kDqRows = kSharesDqRows ? kTileQ / kDqShares : kTileQ;
 // Where a share of a tile begins, of whole rows' columns and of all queries.

@@ -293,14 +293,17 @@ TEST(PlantedSource, OfTheBackwardPassCompiles) {
     ASSERT_FALSE(plans.empty());
     add(*wide, plans.front());
   }
-  const auto narrow = parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\n", "t.yaml");
-  ASSERT_TRUE(narrow.ok()) << render(narrow.error());
-  const auto plans =
-      legal_plans(*narrow, Family::kSm90a, device_facts(Target::kSm90a), Pass::kBackward);
-  const auto with_long_tiles =
-      std::ranges::find_if(plans, [](const KernelPlan& plan) { return tile_shape(plan).q == 128; });
-  ASSERT_NE(with_long_tiles, plans.end());
-  add(*narrow, *with_long_tiles);
+  for (const std::string accuracy : {"fast", "relaxed"}) {
+    const auto narrow = parse_spec(
+        "attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\naccuracy: " + accuracy + "\n", "t.yaml");
+    ASSERT_TRUE(narrow.ok()) << render(narrow.error());
+    const auto plans =
+        legal_plans(*narrow, Family::kSm90a, device_facts(Target::kSm90a), Pass::kBackward);
+    const auto with_long_tiles = std::ranges::find_if(
+        plans, [](const KernelPlan& plan) { return tile_shape(plan).q == 128; });
+    ASSERT_NE(with_long_tiles, plans.end());
+    add(*narrow, *with_long_tiles);
+  }
   expect_to_compile(std::move(jobs), **compiler);
 }
 

@@ -40,6 +40,14 @@ std::vector<Case> cases() {
       }
     }
   }
+  for (const std::string dims : {"64", "128"}) {
+    for (const std::string mask : {"true", "causal"}) {
+      found.push_back({fmt::format("relaxed_d{}_{}", dims, mask),
+                       fmt::format("name: test\ndtype: bf16\naccuracy: relaxed\nhead_dim: {}\n"
+                                   "mask: {}\n",
+                                   dims, mask)});
+    }
+  }
   return found;
 }
 

@@ -40,7 +40,7 @@ inline std::vector<Fault> sm80_gradient_faults() {
   };
 }
 
-// In either walk: that which makes dS of P as it was, and the one that makes it of P as rounded.
+// In either walk, and in the one that keeps a single P also where that is rounded first.
 inline std::vector<Fault> sm90_tile_faults() {
   const std::string p = "        p_operand[n / 2][n % 2 * 2 + half] = ";
   const std::string d_s = "ds_operand[n / 2][n % 2 * 2 + half] = ";
@@ -49,19 +49,26 @@ inline std::vector<Fault> sm90_tile_faults() {
   const std::string rounded_p = "c.p_operand[n / 2][n % 2 * 2 + half] = ";
   const std::string rounded_d_s = "make_ds_of_rounded(c.p_operand, c.d, c.ds_operand);";
   const std::string in_rounded_tile = "now.tile == 3 && now.h == 1 && c.k0 == 0";
-  const std::string each_pair = " if (" + in_rounded_tile +
-                                ") for (auto& step : c.ds_operand) for (unsigned& pair : step) "
-                                "pair = ";
+  const std::string one_p = "round_p(c.s, c.p_operand);";
+  const std::string one_d_s = "make_ds(c.s, c.d, c.ds_operand);";
+  const auto each_pair = [&](const std::string& of) {
+    return " if (" + in_rounded_tile + ") for (auto& step : c." + of +
+           ") for (unsigned& pair : step) pair = ";
+  };
+  const std::string each_d_s = each_pair("ds_operand");
   return {
       {"P of a tile left out",
        {{p + packed, p + in_tile + "0u : " + packed},
-        {rounded_p + packed, rounded_p + in_rounded_tile + " ? 0u : " + packed}}},
+        {rounded_p + packed, rounded_p + in_rounded_tile + " ? 0u : " + packed},
+        {one_p, one_p + each_pair("p_operand") + "0u;"}}},
       {"dS of a tile left out",
        {{d_s + packed, d_s + in_tile + "0u : " + packed},
-        {rounded_d_s, rounded_d_s + each_pair + "0u;"}}},
+        {rounded_d_s, rounded_d_s + each_d_s + "0u;"},
+        {one_d_s, one_d_s + each_d_s + "0u;"}}},
       {"two neighbours of dS exchanged in a tile",
        {{d_s + packed, d_s + in_tile + "pack_2<spec::kDType>(high, low) : " + packed},
-        {rounded_d_s, rounded_d_s + each_pair + "pair >> 16 | pair << 16;"}}},
+        {rounded_d_s, rounded_d_s + each_d_s + "pair >> 16 | pair << 16;"},
+        {one_d_s, one_d_s + each_d_s + "pair >> 16 | pair << 16;"}}},
   };
 }
 

@@ -85,8 +85,8 @@ TEST(AnyPages, SmallBoxesAreOfKeysAlone) {
   small_head.head_dim_qk = small_head.head_dim_v = 64;
   EXPECT_FALSE(plan_for_small_boxes(small_head, wide, kHopper));
   EXPECT_FALSE(plan_for_small_boxes(spec_with("layout: thd\n"), wide, kHopper));
-  EXPECT_FALSE(
-      plan_for_small_boxes(spec_with("layout: paged\nscore: 30 * tanh(score / 30)\n"), wide, kHopper));
+  EXPECT_FALSE(plan_for_small_boxes(spec_with("layout: paged\nscore: 30 * tanh(score / 30)\n"),
+                                    wide, kHopper));
 }
 
 // A winner of small pages serves large ones by boxes.

@@ -118,7 +118,10 @@ TEST(Canonical, AccuracyIsPartOfItOnlyWhereItIsNotTheDefault) {
       "attune 1\ndtype fp16\nhead_dim 64 64\nlayout bshd\nsoftmax_scale 0.125\ndropout 0/256\n";
   EXPECT_EQ(text_with(""), kPlain);
   EXPECT_EQ(text_with("accuracy: fast\n"), kPlain);
-  EXPECT_EQ(text_with("accuracy: strict\n"), std::string(kPlain) + "accuracy strict\n");
+  for (const std::string word : {"strict", "relaxed"}) {
+    EXPECT_EQ(text_with("accuracy: " + word + "\n"),
+              std::string(kPlain) + "accuracy " + word + "\n");
+  }
 }
 
 TEST(Canonical, KvDtypeIsPartOfItOnlyWhereThereIsOne) {

@@ -1,5 +1,4 @@
-// dS of P as dV's operand has it, rounded: no other P is kept beside dP, whose registers large
-// tiles want. dS is rounded itself; its error becomes 1.2 times as large.
+// dS of the one P that sm90_backward_tight_walk.cuh keeps.
 #pragma once
 
 #include "templates/kernels/backward_head.cuh"
@@ -9,10 +8,24 @@
 namespace att {
 namespace sm90 {
 
-static_assert(!kSharesDqRows || (plan::kSplitReferences && plan::kSplitDeltas && kGradLoads == 0 &&
+static_assert(!kWalksTightly || (plan::kSplitReferences && plan::kSplitDeltas && kGradLoads == 0 &&
                                  (!spec::kHasScore || kScoreGradIsOne) && !spec::kHasDropout));
 
 // `d`: dP less D.
+ATT_FN void make_ds(const float (&p)[kTileQ / 2], const float (&d)[kTileQ / 2],
+                    unsigned (&ds)[kTileQ / 16][4]) {
+#pragma unroll
+  for (int i = 0; i < kTileQ / 2; i += 2)
+    ds[i / 8][i % 8 / 2] = pack_2<spec::kDType>(p[i] * d[i], p[i + 1] * d[i + 1]);
+}
+
+ATT_FN void round_p(const float (&p)[kTileQ / 2], unsigned (&operand)[kTileQ / 16][4]) {
+#pragma unroll
+  for (int i = 0; i < kTileQ / 2; i += 2)
+    operand[i / 8][i % 8 / 2] = pack_2<spec::kDType>(p[i], p[i + 1]);
+}
+
+// Of P as dV's operand has it, rounded: dS is rounded itself, its error becomes 1.2 times as large.
 ATT_FN void make_ds_of_rounded(const unsigned (&p)[kTileQ / 16][4], const float (&d)[kTileQ / 2],
                                unsigned (&ds)[kTileQ / 16][4]) {
 #pragma unroll
