@@ -142,7 +142,7 @@ struct ConsumerPieces {
     const Context c = context();
     wgmma_pin(s[piece]);
     // Without a mask only the first tile has keys beyond kv_len, and that has a running maximum.
-    unsigned rises = 0;
+    float shrink[2] = {1.0f, 1.0f};
     bool raised = false;
     // Never taken: over a branch on their sum ptxas does not move the wait.
     const auto wait = [&] {
@@ -164,19 +164,19 @@ struct ConsumerPieces {
       share_maxima(top, piece);
     }
     if constexpr (kSharesReciprocals) {
-      softmax_logistic<kTracking>(c, s[piece], rows, position(at, piece), full, top, rises, raised,
+      softmax_logistic<kTracking>(c, s[piece], rows, position(at, piece), full, top, shrink, raised,
                                   wait);
     } else {
-      softmax_frozen<kTracking>(c, s[piece], rows, position(at, piece), full, top, rises, raised,
+      softmax_frozen<kTracking>(c, s[piece], rows, position(at, piece), full, top, shrink, raised,
                                 wait);
     }
-    if (kTracking && raised) {
-      if constexpr (kLearns) rose = true;
-      wgmma_pin(o);
-      const float factor[2] = {shrinkage(static_cast<int>(rises & 0xFFFFu)),
-                               shrinkage(static_cast<int>(rises >> 16))};
+    if constexpr (kTracking) {
+      if constexpr (kLearns) rose = rose || raised;
+      if (kScalesAlways || raised) {
+        wgmma_pin(o);
 #pragma unroll
-      for (int i = 0; i < kColumnsV / 2; ++i) o[i] *= factor[i / 2 % 2];
+        for (int i = 0; i < kColumnsV / 2; ++i) o[i] *= shrink[i / 2 % 2];
+      }
     }
     pack(c, s[piece], probabilities, position(at, piece));
     keep_probabilities();

@@ -39,6 +39,10 @@ constexpr bool kRecentre = plan::kFrozenMax && kScoreVariesByKey;
 constexpr float kLargeSum = kBf16 ? 0x1p30f : 0x1p12f;
 constexpr int kRecentredExponent = kBf16 ? -60 : -8;
 
+// Whether O is multiplied after every piece, mostly by 1: a branch over it has ptxas put the sums of
+// the exponentials behind it, and nothing of them under the exponentials.
+constexpr bool kScalesAlways = true;
+
 // By so much a tile's scores may be above a reference that is raised, log2: it then lies 40 (fp16:
 // 8) above them.
 constexpr float kTrackedRise = kBf16 ? 40.0f : 12.0f;
@@ -219,12 +223,6 @@ constexpr bool kFrozenIsInside = !kConstantReference && !kScoreVariesByKey;
 // registers, and those of two pieces 2 to 10 %, as ptxas orders the loop worse.
 constexpr bool kSharesLast = kPieces == 1 ? !spec::kHasMask || kColumnsV > 128 : kSharesFirst;
 
-// 2^-rise, or 0 where that is smaller than any float: what it is multiplied with is below 2^60, and
-// what comes beside it 2^-40 (fp16: 2^-8) and more.
-ATT_FN float shrinkage(int rise) {
-  return __builtin_bit_cast(float, static_cast<unsigned>(max_i32(127 - rise, 0)) << 23);
-}
-
 // The largest of a thread's scores in one of its rows and `least`, which is not negative: floats
 // that are not are ordered as their bits are, and of integers one instruction compares three.
 ATT_FN float highest_score(const Scores& s, int half, float least) {
@@ -272,14 +270,16 @@ ATT_FN void share_maxima(float (&top)[2], int piece) {
   top[1] = math_max(top[1], shuffle_xor(top[1], 1 + piece));
 }
 
-// With kTracks: raises the references that the scores, times `factor`, are too far above. `rises`:
-// by how many powers of two, the upper row's in the low half of the word: nothing is rounded, and
-// one register waits for the product that is still to be added to O. `top` has the largest scores
-// so far of this thread, where they are positive. Whether a reference of the warp rose.
+// x >= 0 to the next integer; what is beyond 2^23 is one.
+ATT_FN float round_to_integer(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
+
+// With kTracks: raises the references that the scores, times `factor`, are too far above, by a power
+// of two, so that nothing is rounded; `shrink` is what O is multiplied with then. `top` has the
+// largest scores so far of this thread, where they are positive. Whether a reference of the warp
+// rose.
 ATT_FN bool raise_references(const Scores& s, RowState& rows, float (&top)[2], float factor,
-                             unsigned& rises) {
+                             float (&shrink)[2]) {
   const float least = kSteadyOffset - kTrackedRise;
-  rises = 0;
   if constexpr (!kSkips) {
     top[0] = highest_score(s, 0, top[0]);
     top[1] = highest_score(s, 1, top[1]);
@@ -305,13 +305,11 @@ ATT_FN bool raise_references(const Scores& s, RowState& rows, float (&top)[2], f
   for (int half = 0; half < 2; ++half) {
     const float above = plus_steady_offset(quad_max(highest[half]) * factor) - rows.reference[half];
     // What is beyond 10^9, infinity too, sums to infinity, which total_rows() sees.
-    const int rise = above > kTrackedRise
-                         ? math_floor(math_min(above, 1e9f)) + static_cast<int>(kFrozenOffset)
-                         : 0;
-    rows.reference[half] += static_cast<float>(rise);
-    const int shift = min_i32(rise, 255);
-    rows.sum[half] *= shrinkage(shift);
-    rises |= static_cast<unsigned>(shift) << 16 * half;
+    const float rise =
+        above > kTrackedRise ? round_to_integer(math_min(above, 1e9f)) + kFrozenOffset : 0.0f;
+    rows.reference[half] += rise;
+    shrink[half] = math_exp2(-rise);  // 0 where it is smaller than any float
+    rows.sum[half] *= shrink[half];
   }
   return true;
 }
@@ -361,10 +359,10 @@ ATT_FN float steady_factor(const ForwardParams& p) {
 }
 
 // A step of the steady loop, whose reference is fixed, or, with `kTracking`, raised when it must
-// be: what raise_references() says.
+// be: `shrink` and `raised` are what raise_references() says.
 template <bool kTracking, typename Wait>
 ATT_FN void softmax_frozen(const Context& c, Scores& s, RowState& rows, const Position& at,
-                           bool full, float (&top)[2], unsigned& rises, bool& raised,
+                           bool full, float (&top)[2], float (&shrink)[2], bool& raised,
                            const Wait& wait) {
   const bool masked = spec::kHasMask && !full;
   const auto to_reference = [&](int half, int) { return -rows.reference[half]; };
@@ -384,20 +382,20 @@ ATT_FN void softmax_frozen(const Context& c, Scores& s, RowState& rows, const Po
       for (int i = 0; i < kPieceKeys / 2; ++i) {
         s[i] = s[i] * scale + on_line(i / 2 % 2, i / 4 * 8 + (i & 1));
       }
-      raised = raise_references(s, rows, top, 1.0f, rises);
+      raised = raise_references(s, rows, top, 1.0f, shrink);
       exponentials(s, rows, 1.0f, to_reference, wait);
     } else {
       exponentials(s, rows, scale, on_line, wait);
     }
   } else if constexpr (spec::kHasScore || (spec::kHasMask && !kMaskUnscaled)) {
     apply_score<kFrozenIsInside>(c, s, at, !masked);
-    if constexpr (kTracking) raised = raise_references(s, rows, top, kScoreFactor, rises);
+    if constexpr (kTracking) raised = raise_references(s, rows, top, kScoreFactor, shrink);
     exponentials(
         s, rows, kScoreFactor,
         [&](int half, int) { return plus_score_offset(-rows.reference[half]); }, wait);
   } else {
     if (masked) mask_scores<kFrozenIsInside>(c, s, at);
-    if constexpr (kTracking) raised = raise_references(s, rows, top, scale, rises);
+    if constexpr (kTracking) raised = raise_references(s, rows, top, scale, shrink);
     exponentials(s, rows, scale, to_reference, wait);
   }
 }
