@@ -122,12 +122,12 @@ struct ConsumerPieces {
   }
 
   // The ordinary online softmax of a piece whose scores are in s[kHigh]: P waits for its product.
-  ATT_MEMBER void soften_running(const Tile& at, int piece, bool keeps_reference) {
+  ATT_MEMBER void soften_running(const Tile& at, int piece, bool keeps_reference, float offset) {
     const Context c = context();
     Scores& scores = s[kHigh];
     wgmma_pin(scores);
-    softmax_running(c, scores, rows, o, position(at, piece), is_full(at, piece), first,
-                    may_freeze ? kFrozenOffset : 0.0f, keeps_reference, !may_freeze);
+    softmax_running(c, scores, rows, o, position(at, piece), is_full(at, piece), first, offset,
+                    keeps_reference, !may_freeze);
     pack(c, scores, probabilities, position(at, piece));
     keep_probabilities();
     first = false;
@@ -146,11 +146,17 @@ struct ConsumerPieces {
     bool raised = false;
     // Never taken: over a branch on their sum ptxas does not move the wait.
     const auto wait = [&] {
-      if (kBeforeWait > 0 && !all_lanes(!(rows.sum[0] + rows.sum[1] < 0.0f))) {
+      constexpr bool kScales = kTracking && kPieces == 1;
+      if ((kBeforeWait > 0 || kScales) && !all_lanes(!(rows.sum[0] + rows.sum[1] < 0.0f))) {
         wgmma_wait<0>();
         exit_thread();
       }
       wgmma_wait<kRunning>();
+      if (kScales && raised) {
+        wgmma_pin(o);
+#pragma unroll
+        for (int i = 0; i < kColumnsV / 2; ++i) o[i] *= shrink[i / 2 % 2];
+      }
     };
     bool full = !spec::kHasMask || is_full(at, piece);
     if constexpr (kTracking && kSkips) {
@@ -172,7 +178,7 @@ struct ConsumerPieces {
     }
     if constexpr (kTracking) {
       if constexpr (kLearns) rose = rose || raised;
-      if (kScalesAlways || raised) {
+      if (kScalesAlways) {
         wgmma_pin(o);
 #pragma unroll
         for (int i = 0; i < kColumnsV / 2; ++i) o[i] *= shrink[i / 2 % 2];

@@ -41,11 +41,17 @@ constexpr int kRecentredExponent = kBf16 ? -60 : -8;
 
 // Whether O is multiplied after every piece, mostly by 1: a branch over it has ptxas put the sums of
 // the exponentials behind it, and nothing of them under the exponentials.
-constexpr bool kScalesAlways = true;
+constexpr bool kScalesAlways = kPieces == 2;
 
-// By so much a tile's scores may be above a reference that is raised, log2: it then lies 40 (fp16:
-// 8) above them.
-constexpr float kTrackedRise = kBf16 ? 40.0f : 12.0f;
+// By so much a tile's scores may be above a reference that is raised, log2; it then lies
+// kTrackedOffset above them. Where sums are re-centred too, which leaves less room than this would,
+// and with fp16 it is little.
+constexpr bool kRaisesFar = kBf16 && !kRecentre;
+constexpr float kTrackedRise = kRaisesFar ? 70.0f : kBf16 ? 40.0f : 12.0f;
+constexpr float kTrackedOffset = kRaisesFar ? 80.0f : kFrozenOffset;
+// What is scaled by 2^-127 and less becomes 0. By so much a score must be above a reference that
+// what was summed, 2^90, may.
+constexpr float kOutshines = 120.0f;
 
 // Sums below it have lost what counts, exponentials of 2^-36 of the sum and more: with a constant
 // reference, or where the first tile, from which the reference was taken, had scores of -inf alone.
@@ -155,7 +161,7 @@ constexpr int kBeforeWait = kPieces == 2                     ? 0
 // s = exp2(multiplier * s + shift(half, column)), and its sum: all that the steady loop does to an
 // element of a full tile, beside packing it. wait() is called after kBeforeWait of them, or of all
 // where that is 0.
-template <typename Shift, typename Wait>
+template <int kBeforeWait = sm90::kBeforeWait, typename Shift, typename Wait>
 ATT_FN void exponentials(Scores& s, RowState& rows, float multiplier, const Shift& shift,
                          const Wait& wait) {
 #pragma unroll
@@ -305,8 +311,9 @@ ATT_FN bool raise_references(const Scores& s, RowState& rows, float (&top)[2], f
   for (int half = 0; half < 2; ++half) {
     const float above = plus_steady_offset(quad_max(highest[half]) * factor) - rows.reference[half];
     // What is beyond 10^9, infinity too, sums to infinity, which total_rows() sees.
-    const float rise =
-        above > kTrackedRise ? round_to_integer(math_min(above, 1e9f)) + kFrozenOffset : 0.0f;
+    float rise = round_to_integer(math_min(above, 1e9f)) + kTrackedOffset;
+    if (kRaisesFar && above < kOutshines) rise = 126.0f;
+    rise = above > kTrackedRise ? rise : 0.0f;
     rows.reference[half] += rise;
     shrink[half] = math_exp2(-rise);  // 0 where it is smaller than any float
     rows.sum[half] *= shrink[half];
@@ -328,7 +335,7 @@ ATT_FN void keep_maxima(RowState& rows, const float (&top)[2], float factor) {
   for (int half = 0; half < 2; ++half) {
     const float highest = quad_max(top[half]);
     rows.maximum[half] = highest > 0.0f ? plus_steady_offset(highest * factor)
-                                        : rows.reference[half] - kFrozenOffset;
+                                        : rows.reference[half] - kTrackedOffset;
   }
 }
 
@@ -364,6 +371,7 @@ template <bool kTracking, typename Wait>
 ATT_FN void softmax_frozen(const Context& c, Scores& s, RowState& rows, const Position& at,
                            bool full, float (&top)[2], float (&shrink)[2], bool& raised,
                            const Wait& wait) {
+  constexpr int kBefore = kTracking && kPieces == 1 ? kPieceKeys / 4 : kBeforeWait;
   const bool masked = spec::kHasMask && !full;
   const auto to_reference = [&](int half, int) { return -rows.reference[half]; };
   const float scale = softmax_scale(c.params) * kLog2E;
@@ -383,20 +391,20 @@ ATT_FN void softmax_frozen(const Context& c, Scores& s, RowState& rows, const Po
         s[i] = s[i] * scale + on_line(i / 2 % 2, i / 4 * 8 + (i & 1));
       }
       raised = raise_references(s, rows, top, 1.0f, shrink);
-      exponentials(s, rows, 1.0f, to_reference, wait);
+      exponentials<kBefore>(s, rows, 1.0f, to_reference, wait);
     } else {
       exponentials(s, rows, scale, on_line, wait);
     }
   } else if constexpr (spec::kHasScore || (spec::kHasMask && !kMaskUnscaled)) {
     apply_score<kFrozenIsInside>(c, s, at, !masked);
     if constexpr (kTracking) raised = raise_references(s, rows, top, kScoreFactor, shrink);
-    exponentials(
+    exponentials<kBefore>(
         s, rows, kScoreFactor,
         [&](int half, int) { return plus_score_offset(-rows.reference[half]); }, wait);
   } else {
     if (masked) mask_scores<kFrozenIsInside>(c, s, at);
     if constexpr (kTracking) raised = raise_references(s, rows, top, scale, shrink);
-    exponentials(s, rows, scale, to_reference, wait);
+    exponentials<kBefore>(s, rows, scale, to_reference, wait);
   }
 }
 
