@@ -49,9 +49,10 @@ struct Consumer : ConsumerWays {
       may_freeze = may_fail(item.redo);
       if constexpr (kHasSecondWay) {
         const int failures = kHints ? item.redo | item.redo >> kLearnedShift : item.redo;
-        const bool failed = (failures >> slice & 1) != 0;
+        // Of any warpgroup: it makes all of them do the item again, and more are to come.
+        const bool failed = (failures & kAllSlices) != 0;
         if constexpr (kAsksAtOnce) {
-          if (n == 1 && any_thread((load_shared_4(failed_word(shared)) >> slice & 1) != 0))
+          if (n == 1 && any_thread((load_shared_4(failed_word(shared)) & kAllSlices) != 0))
             way = kSecondWay;
         }
         if constexpr (!kTeaches) way = kUnknown;
@@ -151,7 +152,9 @@ struct Consumer : ConsumerWays {
           soften_first();
         } else {
           soften_running(tile, piece, at_once || was_steady,
-                         !may_freeze ? 0.0f : raises() ? kTrackedOffset : kFrozenOffset);
+                         !may_freeze ? 0.0f
+                         : raises()  ? kTrackedOffset
+                                     : kFrozenOffset);
         }
         stream.wait_v(tile);
         if (piece == kHigh && (at_once || (takes_reference() && has_references()))) {

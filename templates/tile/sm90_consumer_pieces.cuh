@@ -146,17 +146,11 @@ struct ConsumerPieces {
     bool raised = false;
     // Never taken: over a branch on their sum ptxas does not move the wait.
     const auto wait = [&] {
-      constexpr bool kScales = kTracking && kPieces == 1;
-      if ((kBeforeWait > 0 || kScales) && !all_lanes(!(rows.sum[0] + rows.sum[1] < 0.0f))) {
+      if (kBeforeWait > 0 && !all_lanes(!(rows.sum[0] + rows.sum[1] < 0.0f))) {
         wgmma_wait<0>();
         exit_thread();
       }
       wgmma_wait<kRunning>();
-      if (kScales && raised) {
-        wgmma_pin(o);
-#pragma unroll
-        for (int i = 0; i < kColumnsV / 2; ++i) o[i] *= shrink[i / 2 % 2];
-      }
     };
     bool full = !spec::kHasMask || is_full(at, piece);
     if constexpr (kTracking && kSkips) {
@@ -178,7 +172,7 @@ struct ConsumerPieces {
     }
     if constexpr (kTracking) {
       if constexpr (kLearns) rose = rose || raised;
-      if (kScalesAlways) {
+      if (kScalesAlways || raised) {
         wgmma_pin(o);
 #pragma unroll
         for (int i = 0; i < kColumnsV / 2; ++i) o[i] *= shrink[i / 2 % 2];

@@ -19,6 +19,7 @@ constexpr int kCluster = plan::kCluster;
 // A work item is dealt to the warpgroups of its CTAs: 64 queries each of a head, or with
 // kHeadsAbreast a head, two or four each, of one K/V head, all with the same queries.
 constexpr int kSlices = kCluster * kWarpgroups;
+constexpr int kAllSlices = (1 << kSlices) - 1;  // a bit each
 constexpr bool kHeadsAbreast = plan::kItemHeads > 1;
 constexpr int kItemQueries = kSlices * kRows / plan::kItemHeads;
 constexpr int kHeadRows = kHeadsAbreast ? kItemQueries : kRows;  // of a head in a warpgroup

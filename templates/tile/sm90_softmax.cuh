@@ -39,18 +39,19 @@ constexpr bool kRecentre = plan::kFrozenMax && kScoreVariesByKey;
 constexpr float kLargeSum = kBf16 ? 0x1p30f : 0x1p12f;
 constexpr int kRecentredExponent = kBf16 ? -60 : -8;
 
-// Whether O is multiplied after every piece, mostly by 1: a branch over it has ptxas put the sums of
-// the exponentials behind it, and nothing of them under the exponentials.
+// Whether a loop that raises references multiplies O after every piece, mostly by 1: with a branch
+// over that ptxas leaves sums for behind it, and takes no exponentials meanwhile. In one piece a
+// tile O is too large for it: 0.95 to 1.02.
 constexpr bool kScalesAlways = kPieces == 2;
 
 // By so much a tile's scores may be above a reference that is raised, log2; it then lies
-// kTrackedOffset above them. Where sums are re-centred too, which leaves less room than this would,
-// and with fp16 it is little.
-constexpr bool kRaisesFar = kBf16 && !kRecentre;
+// kTrackedOffset above them, as it does at first. More room where the ordinary way has a constant:
+// elsewhere sums are re-centred meanwhile, or the ordinary way's room is less than this.
+constexpr bool kRaisesFar = kConstantReference;
 constexpr float kTrackedRise = kRaisesFar ? 70.0f : kBf16 ? 40.0f : 12.0f;
 constexpr float kTrackedOffset = kRaisesFar ? 80.0f : kFrozenOffset;
-// What is scaled by 2^-127 and less becomes 0. By so much a score must be above a reference that
-// what was summed, 2^90, may.
+// What is multiplied by 2^-127 or less becomes 0. What was summed is below 2^90: it counts no more
+// beside a score that is so much above the reference, log2.
 constexpr float kOutshines = 120.0f;
 
 // Sums below it have lost what counts, exponentials of 2^-36 of the sum and more: with a constant
@@ -161,7 +162,7 @@ constexpr int kBeforeWait = kPieces == 2                     ? 0
 // s = exp2(multiplier * s + shift(half, column)), and its sum: all that the steady loop does to an
 // element of a full tile, beside packing it. wait() is called after kBeforeWait of them, or of all
 // where that is 0.
-template <int kBeforeWait = sm90::kBeforeWait, typename Shift, typename Wait>
+template <typename Shift, typename Wait>
 ATT_FN void exponentials(Scores& s, RowState& rows, float multiplier, const Shift& shift,
                          const Wait& wait) {
 #pragma unroll
@@ -279,10 +280,10 @@ ATT_FN void share_maxima(float (&top)[2], int piece) {
 // x >= 0 to the next integer; what is beyond 2^23 is one.
 ATT_FN float round_to_integer(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
 
-// With kTracks: raises the references that the scores, times `factor`, are too far above, by a power
-// of two, so that nothing is rounded; `shrink` is what O is multiplied with then. `top` has the
-// largest scores so far of this thread, where they are positive. Whether a reference of the warp
-// rose.
+// With kTracks: raises the references that the scores, times `factor`, are too far above, by a
+// power of two, so that nothing is rounded. `shrink`, where one of the warp rose: what O is
+// multiplied with. `top` has the largest scores so far of this thread, where they are positive.
+// Whether a reference of the warp rose.
 ATT_FN bool raise_references(const Scores& s, RowState& rows, float (&top)[2], float factor,
                              float (&shrink)[2]) {
   const float least = kSteadyOffset - kTrackedRise;
@@ -312,7 +313,7 @@ ATT_FN bool raise_references(const Scores& s, RowState& rows, float (&top)[2], f
     const float above = plus_steady_offset(quad_max(highest[half]) * factor) - rows.reference[half];
     // What is beyond 10^9, infinity too, sums to infinity, which total_rows() sees.
     float rise = round_to_integer(math_min(above, 1e9f)) + kTrackedOffset;
-    if (kRaisesFar && above < kOutshines) rise = 126.0f;
+    if (kRaisesFar && above < kOutshines) rise = 126.0f;  // no more, as what was summed counts
     rise = above > kTrackedRise ? rise : 0.0f;
     rows.reference[half] += rise;
     shrink[half] = math_exp2(-rise);  // 0 where it is smaller than any float
@@ -371,7 +372,6 @@ template <bool kTracking, typename Wait>
 ATT_FN void softmax_frozen(const Context& c, Scores& s, RowState& rows, const Position& at,
                            bool full, float (&top)[2], float (&shrink)[2], bool& raised,
                            const Wait& wait) {
-  constexpr int kBefore = kTracking && kPieces == 1 ? kPieceKeys / 4 : kBeforeWait;
   const bool masked = spec::kHasMask && !full;
   const auto to_reference = [&](int half, int) { return -rows.reference[half]; };
   const float scale = softmax_scale(c.params) * kLog2E;
@@ -391,20 +391,20 @@ ATT_FN void softmax_frozen(const Context& c, Scores& s, RowState& rows, const Po
         s[i] = s[i] * scale + on_line(i / 2 % 2, i / 4 * 8 + (i & 1));
       }
       raised = raise_references(s, rows, top, 1.0f, shrink);
-      exponentials<kBefore>(s, rows, 1.0f, to_reference, wait);
+      exponentials(s, rows, 1.0f, to_reference, wait);
     } else {
       exponentials(s, rows, scale, on_line, wait);
     }
   } else if constexpr (spec::kHasScore || (spec::kHasMask && !kMaskUnscaled)) {
     apply_score<kFrozenIsInside>(c, s, at, !masked);
     if constexpr (kTracking) raised = raise_references(s, rows, top, kScoreFactor, shrink);
-    exponentials<kBefore>(
+    exponentials(
         s, rows, kScoreFactor,
         [&](int half, int) { return plus_score_offset(-rows.reference[half]); }, wait);
   } else {
     if (masked) mask_scores<kFrozenIsInside>(c, s, at);
     if constexpr (kTracking) raised = raise_references(s, rows, top, scale, shrink);
-    exponentials<kBefore>(s, rows, scale, to_reference, wait);
+    exponentials(s, rows, scale, to_reference, wait);
   }
 }
 
