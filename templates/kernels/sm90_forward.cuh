@@ -151,10 +151,7 @@ struct Consumer : ConsumerWays {
         if (at_once && !kSharesFirst) {
           soften_first();
         } else {
-          soften_running(tile, piece, at_once || was_steady,
-                         !may_freeze ? 0.0f
-                         : raises()  ? kTrackedOffset
-                                     : kFrozenOffset);
+          soften_running(tile, piece, at_once || was_steady);
         }
         stream.wait_v(tile);
         if (piece == kHigh && (at_once || (takes_reference() && has_references()))) {

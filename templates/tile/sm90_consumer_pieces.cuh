@@ -122,12 +122,12 @@ struct ConsumerPieces {
   }
 
   // The ordinary online softmax of a piece whose scores are in s[kHigh]: P waits for its product.
-  ATT_MEMBER void soften_running(const Tile& at, int piece, bool keeps_reference, float offset) {
+  ATT_MEMBER void soften_running(const Tile& at, int piece, bool keeps_reference) {
     const Context c = context();
     Scores& scores = s[kHigh];
     wgmma_pin(scores);
-    softmax_running(c, scores, rows, o, position(at, piece), is_full(at, piece), first, offset,
-                    keeps_reference, !may_freeze);
+    softmax_running(c, scores, rows, o, position(at, piece), is_full(at, piece), first,
+                    may_freeze ? kFrozenOffset : 0.0f, keeps_reference, !may_freeze);
     pack(c, scores, probabilities, position(at, piece));
     keep_probabilities();
     first = false;
@@ -142,7 +142,7 @@ struct ConsumerPieces {
     const Context c = context();
     wgmma_pin(s[piece]);
     // Without a mask only the first tile has keys beyond kv_len, and that has a running maximum.
-    float shrink[2] = {1.0f, 1.0f};
+    unsigned shrink = 0x3F803F80u;  // 1 and 1
     bool raised = false;
     // Never taken: over a branch on their sum ptxas does not move the wait.
     const auto wait = [&] {
@@ -174,8 +174,10 @@ struct ConsumerPieces {
       if constexpr (kLearns) rose = rose || raised;
       if (kScalesAlways || raised) {
         wgmma_pin(o);
+        const float factor[2] = {__builtin_bit_cast(float, shrink << 16),
+                                 __builtin_bit_cast(float, shrink & 0xFFFF0000u)};
 #pragma unroll
-        for (int i = 0; i < kColumnsV / 2; ++i) o[i] *= shrink[i / 2 % 2];
+        for (int i = 0; i < kColumnsV / 2; ++i) o[i] *= factor[i / 2 % 2];
       }
     }
     pack(c, s[piece], probabilities, position(at, piece));

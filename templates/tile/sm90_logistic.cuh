@@ -68,7 +68,7 @@ ATT_FN void to_logistic_scores(const Context& c, Scores& s, const Position& at, 
 // As softmax_frozen().
 template <bool kTracking, typename Wait>
 ATT_FN void softmax_logistic(const Context& c, Scores& s, RowState& rows, const Position& at,
-                             bool full, float (&top)[2], float (&shrink)[2], bool& raised,
+                             bool full, float (&top)[2], unsigned& shrink, bool& raised,
                              const Wait& wait) {
   if constexpr (kTracking) {
     to_logistic_scores<kFrozenIsInside>(c, s, at, full);

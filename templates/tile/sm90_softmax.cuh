@@ -27,7 +27,7 @@ using Output = float[kColumnsV / 2];
 // With a frozen reference P, the row sum and O may grow after it was chosen. fp32 and bf16 have
 // room for 2^126 both ways: the reference lies 40 above the first maximum, and a final sum below
 // 2^115 proves that nothing overflowed. fp16 ends at 2^16, so there it lies 8 above.
-constexpr float kFrozenOffset = kBf16 ? 40.0f : 8.0f;
+constexpr float kFrozenOffset = kConstantReference ? 80.0f : kBf16 ? 40.0f : 8.0f;
 constexpr float kFrozenLimit = kBf16 ? 0x1p115f : 0x1p15f;
 
 constexpr float kFirstReference = kConstantReference ? 40.0f : 0.0f;
@@ -45,11 +45,10 @@ constexpr int kRecentredExponent = kBf16 ? -60 : -8;
 constexpr bool kScalesAlways = kPieces == 2;
 
 // By so much a tile's scores may be above a reference that is raised, log2; it then lies
-// kTrackedOffset above them, as it does at first. More room where the ordinary way has a constant:
+// kFrozenOffset above them, as it does at first. More room where the ordinary way has a constant:
 // elsewhere sums are re-centred meanwhile, or the ordinary way's room is less than this.
 constexpr bool kRaisesFar = kConstantReference;
 constexpr float kTrackedRise = kRaisesFar ? 70.0f : kBf16 ? 40.0f : 12.0f;
-constexpr float kTrackedOffset = kRaisesFar ? 80.0f : kFrozenOffset;
 // What is multiplied by 2^-127 or less becomes 0. What was summed is below 2^90: it counts no more
 // beside a score that is so much above the reference, log2.
 constexpr float kOutshines = 120.0f;
@@ -285,7 +284,7 @@ ATT_FN float round_to_integer(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
 // multiplied with. `top` has the largest scores so far of this thread, where they are positive.
 // Whether a reference of the warp rose.
 ATT_FN bool raise_references(const Scores& s, RowState& rows, float (&top)[2], float factor,
-                             float (&shrink)[2]) {
+                             unsigned& shrink) {
   const float least = kSteadyOffset - kTrackedRise;
   if constexpr (!kSkips) {
     top[0] = highest_score(s, 0, top[0]);
@@ -308,17 +307,20 @@ ATT_FN bool raise_references(const Scores& s, RowState& rows, float (&top)[2], f
       return false;
     }
   }
+  unsigned factors[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float above = plus_steady_offset(quad_max(highest[half]) * factor) - rows.reference[half];
     // What is beyond 10^9, infinity too, sums to infinity, which total_rows() sees.
-    float rise = round_to_integer(math_min(above, 1e9f)) + kTrackedOffset;
+    float rise = round_to_integer(math_min(above, 1e9f)) + kFrozenOffset;
     if (kRaisesFar && above < kOutshines) rise = 126.0f;  // no more, as what was summed counts
     rise = above > kTrackedRise ? rise : 0.0f;
     rows.reference[half] += rise;
-    shrink[half] = math_exp2(-rise);  // 0 where it is smaller than any float
-    rows.sum[half] *= shrink[half];
+    const float factor = math_exp2(-rise);  // 0 where it is smaller than any float
+    rows.sum[half] *= factor;
+    factors[half] = __builtin_bit_cast(unsigned, factor);
   }
+  shrink = byte_permute(factors[0], factors[1], 0x7632);
   return true;
 }
 
@@ -336,7 +338,7 @@ ATT_FN void keep_maxima(RowState& rows, const float (&top)[2], float factor) {
   for (int half = 0; half < 2; ++half) {
     const float highest = quad_max(top[half]);
     rows.maximum[half] = highest > 0.0f ? plus_steady_offset(highest * factor)
-                                        : rows.reference[half] - kTrackedOffset;
+                                        : rows.reference[half] - kFrozenOffset;
   }
 }
 
@@ -370,7 +372,7 @@ ATT_FN float steady_factor(const ForwardParams& p) {
 // be: `shrink` and `raised` are what raise_references() says.
 template <bool kTracking, typename Wait>
 ATT_FN void softmax_frozen(const Context& c, Scores& s, RowState& rows, const Position& at,
-                           bool full, float (&top)[2], float (&shrink)[2], bool& raised,
+                           bool full, float (&top)[2], unsigned& shrink, bool& raised,
                            const Wait& wait) {
   const bool masked = spec::kHasMask && !full;
   const auto to_reference = [&](int half, int) { return -rows.reference[half]; };
