@@ -26,7 +26,9 @@ using Output = float[kColumnsV / 2];
 
 // With a frozen reference P, the row sum and O may grow after it was chosen. fp32 and bf16 have
 // room for 2^126 both ways: the reference lies 40 above the first maximum, and a final sum below
-// 2^115 proves that nothing overflowed. fp16 ends at 2^16, so there it lies 8 above.
+// 2^115 proves that nothing overflowed. fp16 ends at 2^16, so there it lies 8 above. Beside
+// a constant reference, where it serves what that does not, scores are rather to rise than to stay:
+// 80.
 constexpr float kFrozenOffset = kConstantReference ? 80.0f : kBf16 ? 40.0f : 8.0f;
 constexpr float kFrozenLimit = kBf16 ? 0x1p115f : 0x1p15f;
 
