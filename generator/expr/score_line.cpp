@@ -1,5 +1,7 @@
 #include "generator/expr/score_line.hpp"
 
+#include <algorithm>
+
 #include "generator/expr/build.hpp"
 #include "generator/expr/lowering.hpp"
 #include "generator/expr/static_range.hpp"
@@ -51,6 +53,22 @@ std::optional<Expr> step_of(const Expr& e) {
   }
 }
 
+bool looks_up_by_query(const Expr& e) {
+  const auto is_by_query = [](const Expr& index) { return depends_on(index, Variable::kQIdx); };
+  if (e->op == Op::kLoad && e->type == Type::kFloat32 && std::ranges::any_of(e->args, is_by_query))
+    return true;
+  return std::ranges::any_of(e->args, looks_up_by_query);
+}
+
+// Whether a term of `e`, which depends on the key, is a number that a query looks up.
+bool adds_number_of_query(const Expr& e) {
+  if (!depends_on(e, Variable::kKvIdx)) return looks_up_by_query(e);
+  const bool is_product = e->op == Op::kMultiply || e->op == Op::kDivide;
+  return std::ranges::any_of(e->args, [&](const Expr& part) {
+    return (!is_product || depends_on(part, Variable::kKvIdx)) && adds_number_of_query(part);
+  });
+}
+
 }  // namespace
 
 std::optional<Expr> score_bias(const Expr& e) {
@@ -69,6 +87,7 @@ std::optional<ScoreLine> score_line(const Expr& score) {
   if (!bias) return std::nullopt;
   const auto step = step_of(*bias);
   if (!step) return std::nullopt;
+  if (depends_on(*bias, Variable::kKvIdx) && adds_number_of_query(*bias)) return std::nullopt;
   return ScoreLine{*bias, *step};
 }
 

@@ -12,7 +12,8 @@ namespace attune::expr {
 std::optional<Expr> score_bias(const Expr& score);
 
 // score = s + bias where bias grows by `step` with each key: neither has s, and `step` has no
-// kv_idx. Both are float32.
+// kv_idx. Both are float32. None where a query adds a number that it looks up, as a padding mask's:
+// beside one of 1e9 a line that a kernel works out ahead of the product would be lost.
 struct ScoreLine {
   Expr bias, step;
 };

@@ -120,6 +120,8 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   const MlaPlan& tile = tile_of(plan);
   if (tile.stretches && !is_packed(spec))
     return plan_unsupported("stretches are of packed sequences");
+  if (spec.shared_prefixes && !tile.stretches)
+    return plan_unsupported("lists of pieces are of sequences that share nothing");
   if (has_wgmma(tile)) return check_wgmma(spec, plan, device);
   if (tile.tile_q != 16 && tile.tile_q != 32)
     return plan_unsupported("16, 32 or 64 rows of an item");

@@ -56,6 +56,9 @@ struct MlaPlan {
   auto operator<=>(const MlaPlan&) const = default;
 };
 
+// What of K and V in pages is copied row by row; the rest comes in boxes of a page's rows.
+enum class CopiedRows : std::uint8_t { kNone, kValues, kAll };
+
 // TMA + wgmma, warp-specialised: one producer warp, consumer warpgroups. docs/hopper.md.
 struct Sm90aPlan {
   static constexpr Family kFamily = Family::kSm90a;
@@ -79,8 +82,8 @@ struct Sm90aPlan {
   // Query heads of an item, all of a K/V head and with the same queries: of a warpgroup one, two
   // or four. 1: its warpgroups have 64 queries each of one head.
   int heads = 1;
-  bool copies_rows = false;  // paged K and V row by row, from pages of any size, else by boxes
-  int pieces = 1;            // of an item's keys, a CTA each; fewer where results have no room
+  CopiedRows copied_rows = CopiedRows::kNone;
+  int pieces = 1;  // of an item's keys, a CTA each; fewer where results have no room
   auto operator<=>(const Sm90aPlan&) const = default;
 };
 

@@ -204,7 +204,7 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
     return plan_unsupported(fmt::format("2 to 8 stages, not {}", tile.stages));
   }
   if (tile.heads != 1) ATT_CHECK(check_heads_abreast(spec, tile));
-  if (tile.copies_rows && (!is_paged(spec) || spec.batch_invariant)) {
+  if (tile.copied_rows != CopiedRows::kNone && (!is_paged(spec) || spec.batch_invariant)) {
     return plan_unsupported("rows are copied one by one from pages, and not in a fixed order");
   }
   if (tile.ping_pong && tile.warpgroups == 1) {
@@ -340,11 +340,12 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
               .persistent = tile.schedule != Schedule::kSingle};
   const TensorMapRecipe queries =
       slab_map(Tensor::kQuery, std::min(sm90a::item_queries(tile), kRows));
-  const auto keys = [&](Tensor tensor) {
+  const auto keys = [&](Tensor tensor, bool by_rows) {
     // Of small pages there are no maps; the kernel does not look at what stands in their places.
-    return tile.copies_rows ? queries : slab_map(tensor, tile.tile_kv / tile.cluster);
+    return by_rows ? queries : slab_map(tensor, tile.tile_kv / tile.cluster);
   };
-  main.tensor_maps = {queries, keys(Tensor::kKey), keys(Tensor::kValue),
+  main.tensor_maps = {queries, keys(Tensor::kKey, tile.copied_rows == CopiedRows::kAll),
+                      keys(Tensor::kValue, tile.copied_rows != CopiedRows::kNone),
                       slab_map(Tensor::kOutput, kStoreRows)};
   LaunchRecipe recipe;
   main.overlaps_previous = has_launch_in_front(spec);
@@ -410,6 +411,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr bool kPInShared = {};\n"
       "constexpr int kItemHeads = {};\n"
       "constexpr bool kCopiesRows = {};\n"
+      "constexpr bool kCopiesKeyRows = {};\n"
       "constexpr int kKeyPieces = {};\n"
       "constexpr bool kHasLaunchInFront = {};\n"
       "constexpr bool kFindsItems = {};\n"
@@ -432,7 +434,8 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "// The products of a piece of a tile: S = Q K^T and O += P V.\n"
       "{}{}",
       tile.warpgroups, tile.tile_kv, tile.stages, tile.score_buffers, tile.q_in_registers,
-      tile.p_in_shared, tile.heads, tile.copies_rows, tile.pieces, has_launch_in_front(spec),
+      tile.p_in_shared, tile.heads, tile.copied_rows != CopiedRows::kNone,
+      tile.copied_rows == CopiedRows::kAll, tile.pieces, has_launch_in_front(spec),
       sm90a::finds_items(spec, tile), tile.cluster, sm90a::schedule_constant(tile.schedule),
       tile.heads_per_group, kGroupBytes, has_long_first_tile(spec), tile.frozen_max,
       spec.deterministic, tile.tma_store, stages_in_q(spec, tile), output_slabs(spec, tile),

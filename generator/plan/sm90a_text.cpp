@@ -29,6 +29,11 @@ std::string heads_word(const Sm90aPlan& tile) {
   return tile.heads == tile.warpgroups ? " heads" : fmt::format(" heads{}", tile.heads);
 }
 
+std::string_view rows_word(const Sm90aPlan& tile) {
+  constexpr std::string_view kWords[] = {"", " vrows", " rows"};
+  return kWords[static_cast<std::size_t>(tile.copied_rows)];
+}
+
 }  // namespace
 
 std::string_view schedule_constant(Schedule schedule) {
@@ -39,21 +44,21 @@ std::vector<int> choices(const KernelPlan& plan) {
   const Sm90aPlan& t = tile_of(plan);
   // An order of items and its grouping of heads are one; where P goes follows from the tile.
   const int order = static_cast<int>(t.schedule) * kMostGroups + t.heads_per_group;
+  const int copied_rows = static_cast<int>(t.copied_rows);
   const int heads_of_warpgroup = t.heads == 1 ? 0 : t.heads / t.warpgroups;
-  return {t.warpgroups,  t.tile_kv,    t.stages,    t.score_buffers, t.q_in_registers,
-          t.cluster,     t.frozen_max, t.tma_store, t.ping_pong,     heads_of_warpgroup,
-          t.copies_rows, t.pieces,     order};
+  return {t.warpgroups, t.tile_kv,    t.stages,    t.score_buffers, t.q_in_registers,
+          t.cluster,    t.frozen_max, t.tma_store, t.ping_pong,     heads_of_warpgroup,
+          copied_rows,  t.pieces,     order};
 }
 
 std::string tile_text(const KernelPlan& plan) {
   const Sm90aPlan& tile = tile_of(plan);
-  return fmt::format("w{} k{} s{} b{}{}{} c{} {} g{}{}{}{}{}{}{}", tile.warpgroups, tile.tile_kv,
-                     tile.stages, tile.score_buffers, tile.q_in_registers ? " qreg" : "",
-                     tile.p_in_shared ? " psmem" : "", tile.cluster,
-                     kSchedules[static_cast<std::size_t>(tile.schedule)].text, tile.heads_per_group,
-                     tile.frozen_max ? " frozen" : "", tile.tma_store ? " tma" : "",
-                     tile.ping_pong ? " pp" : "", heads_word(tile), tile.copies_rows ? " rows" : "",
-                     tile.pieces > 1 ? fmt::format(" p{}", tile.pieces) : "");
+  return fmt::format(
+      "w{} k{} s{} b{}{}{} c{} {} g{}{}{}{}{}{}{}", tile.warpgroups, tile.tile_kv, tile.stages,
+      tile.score_buffers, tile.q_in_registers ? " qreg" : "", tile.p_in_shared ? " psmem" : "",
+      tile.cluster, kSchedules[static_cast<std::size_t>(tile.schedule)].text, tile.heads_per_group,
+      tile.frozen_max ? " frozen" : "", tile.tma_store ? " tma" : "", tile.ping_pong ? " pp" : "",
+      heads_word(tile), rows_word(tile), tile.pieces > 1 ? fmt::format(" p{}", tile.pieces) : "");
 }
 
 Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
@@ -83,7 +88,9 @@ Status parse_tile(std::span<const std::string_view> words, KernelPlan& plan) {
     } else if (parse_word(word, "heads", tile.heads)) {
       // Without the word there is one.
     } else if (word == "rows") {
-      tile.copies_rows = true;
+      tile.copied_rows = CopiedRows::kAll;
+    } else if (word == "vrows") {
+      tile.copied_rows = CopiedRows::kValues;
     } else if (parse_word(word, "p", tile.pieces)) {
       // Without the word there is one.
     } else if (parse_word(word, "w", tile.warpgroups) || parse_word(word, "k", tile.tile_kv) ||

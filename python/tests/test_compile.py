@@ -242,6 +242,44 @@ def test_what_dynamo_makes_of_a_float():
     assert counter.frame_count == 1
 
 
+class Layer(torch.nn.Module):
+    def __init__(self, function, name):
+        super().__init__()
+        self.function, self.name, self.number = function, name, 0.25
+
+    def forward(self, q, k, v):
+        return self.function(q, k, v, **{self.name: self.number})
+
+
+@pytest.mark.parametrize("name", ["scale", "dropout", "scalars"])
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("function", ["flex_attention", "dense", "packed"])
+def test_floats_that_dynamo_leaves_open(function, name, dynamic):
+    """Those of modules that change, and all under dynamic=True."""
+    cu = torch.tensor([0, LENGTH], dtype=torch.int32)
+
+    def attend(q, k, v, **number):
+        if "scalars" in number:
+            number = {"score": "score * factor", "scalars": {"factor": number["scalars"]}}
+        if "dropout" in number:
+            number["seed"] = 3
+        if function == "dense":
+            return attune.attention(q, k, v, layout="bhsd", **number)
+        packed = [x[0].transpose(0, 1).contiguous() for x in (q, k, v)]
+        return attune.attention(*packed, layout="thd", cu_q=cu, **number)
+
+    if function == "flex_attention" and name == "scalars":
+        pytest.skip("it has none")
+    layer = Layer(flex_attention if function == "flex_attention" else attend, name)
+    run, _ = compiled(layer, dynamic=dynamic)
+    given = operands(requires_grad=False)
+    for number in (0.25, 0.5, 0.375):
+        layer.number = number
+        found = run(*given)
+        if name != "dropout" or function != "flex_attention":
+            torch.testing.assert_close(found, layer(*given), atol=1e-5, rtol=1e-5)
+
+
 def test_no_gradient_is_wanted():
     run, counter = compiled(lambda *x: flex_attention(*x, mask_mod=mods.causal, strict=True, return_lse=True))
     given = operands(requires_grad=False)
@@ -351,9 +389,9 @@ def test_tensors_without_memory():
 
 
 def test_kernels_are_looked_for_when_a_graph_is_made():
-    q, k, v = (torch.randn(BATCH, HEADS, LENGTH, 12) for _ in range(3))
+    q, k, v = (torch.randn(BATCH, HEADS, LENGTH, 264) for _ in range(3))
     run, _ = compiled(lambda *x: flex_attention(*x, strict=True))
-    with pytest.raises(Exception, match="multiple of 8"):
+    with pytest.raises(Exception, match="not in 8 to 256"):
         run(q, k, v)
 
 

@@ -122,6 +122,30 @@ def test_in_compiled_code_it_stands_beside_the_graph():
     torch.testing.assert_close(found, layer(*packed))
 
 
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+def test_in_compiled_code_they_train_without_a_break(backend, layout):
+    torch.compiler.reset()
+    project = torch.randn(16, 3 * HEADS * DIM, requires_grad=True)
+
+    def layer(x):
+        qkv = [each.unflatten(-1, (HEADS, DIM)) for each in (x @ project).chunk(3, -1)]
+        qkv = [each.transpose(1, 2) for each in qkv] if layout == "bhsd" else qkv
+        o, lse = attune.attention(*qkv, mask="causal", layout=layout, return_lse=True)
+        o = o.transpose(1, 2) if layout == "bhsd" else o
+        return o.values(), lse.values()
+
+    compiled = torch.compile(layer, fullgraph=True, backend=backend)
+    for lengths in ((5, 70, 33), (20, 3)):
+        x = torch.nested.nested_tensor([torch.randn(length, 16) for length in lengths], layout=torch.jagged)
+        results = []
+        for function in (layer, compiled):
+            o, lse = function(x)
+            results.append([o, lse, *torch.autograd.grad(o.square().sum() + lse.sum(), [project])])
+        for mine, wanted in zip(*results, strict=True):
+            torch.testing.assert_close(mine, wanted, atol=1e-3, rtol=1e-3)
+
+
 def test_values_are_needed():
     q = torch.nested.nested_tensor([torch.randn(n, 2, 32) for n in (5, 3)], layout=torch.jagged)
     with pytest.raises(attune.BadInputError, match="`v` is None"):
@@ -134,7 +158,7 @@ def test_offsets_are_converted_once_a_call(monkeypatch):
     given, convert = [], _nested._in_int32
     monkeypatch.setattr(_nested, "_in_int32", lambda *lists: given.append(convert(*lists)) or given[-1])
     attune.attention(q, k, v)
-    ((cu_q, cu_kv, *used),) = given
+    (cu_q, cu_kv), used = given
     assert cu_q is cu_kv and cu_q.dtype is torch.int32 and used == [None, None]
 
 

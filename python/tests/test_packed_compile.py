@@ -4,6 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+import devices  # noqa: E402
+
 import attune  # noqa: E402
 import attune.torch  # noqa: E402
 
@@ -56,3 +58,54 @@ def test_keys_in_pages_have_none():
 
     with pytest.raises(Exception, match="no backward pass"):
         attend(torch.randn(1, 4, 16, requires_grad=True))
+
+
+SPECS = {
+    "words": {"mask": "causal", "layout": "thd", "dropout": 0.5},
+    "spec": {"spec": attune.Spec("causal", dtype="fp32", head_dim=16, layout="thd", dropout=0.5)},
+    "at launch": {
+        "spec": attune.Spec("causal", dtype="fp32", head_dim=16, layout="thd", dropout=float),
+        "dropout": 0.5,
+    },
+}
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("name", SPECS)
+def test_dropout(name, backend):
+    """O is linear in v: where both passes drop the same elements, <w, O> is <v, dV>."""
+
+    def attend(q, k, v, cu, **seed):
+        return attune.attention(q, k, v, cu_q=cu, **SPECS[name], **seed)
+
+    torch.compiler.reset()
+    with devices.on_device():
+        torch.manual_seed(4)
+        given = [torch.randn(70, 4, 16, requires_grad=True) for _ in range(3)]
+        cu, weights = torch.tensor(CU, dtype=torch.int32), torch.randn(70, 4, 16)
+    run = torch.compile(attend, fullgraph=True, backend=backend)
+    outs = []
+    for _ in range(3):
+        out = run(*given, cu)
+        (of_v,) = torch.autograd.grad((out * weights).sum(), given[2:])
+        torch.testing.assert_close((out * weights).sum(), (given[2] * of_v).sum(), atol=1e-3, rtol=1e-4)
+        outs.append(out.detach())
+    torch.manual_seed(4)
+    again = [run(*given, cu) for _ in range(2)]
+    torch.manual_seed(4)
+    assert torch.equal(run(*given, cu), again[0]) and not torch.equal(*again)
+    assert all(not torch.equal(x, y) for x, y in zip(outs, outs[1:], strict=False))
+    assert torch.equal(run(*given, cu, seed=7, offset=3), attend(*given, cu, seed=7, offset=3))
+
+
+def test_dropout_over_pages():
+    torch.compiler.reset()
+    with devices.on_device():
+        q, cache = torch.randn(2, 4, 16), torch.randn(4, 8, 2, 16)
+        where = {"cu_q": torch.tensor([0, 1, 2], dtype=torch.int32), "used_kv": torch.tensor([9, 5], dtype=torch.int32)}
+        table = torch.tensor([[2, 0], [1, -1]], dtype=torch.int32)
+
+    def attend(q):
+        return attune.attention(q, cache, cache, mask="causal", page_table=table, dropout=0.5, seed=3, **where)
+
+    assert torch.equal(torch.compile(attend, fullgraph=True, backend="aot_eager")(q), attend(q))

@@ -127,7 +127,7 @@ def operator_arguments(loop):
     text = f"attune: 1\nname: t\ndtype: bf16\n{kind}head_dim: 32\nlayout: paged\nmask: causal\n"
     over = (
         q, *loop.caches, cu, None, None, where["used_kv"], where["page_table"], scales.get("k_scales"),
-        scales.get("v_scales"), [], text, [], [], None,
+        scales.get("v_scales"), [], text, [], [], None, None, None,
     )  # fmt: skip
     return append, over
 

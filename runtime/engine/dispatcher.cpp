@@ -269,9 +269,13 @@ std::unique_ptr<const KernelVersion> Dispatcher::make_version(const AttentionSpe
                                                               PlanChoice choice,
                                                               LoadedCode code) const {
   auto fallbacks = fallback_plans(spec, choice.plan, shape, workshop_->device().facts());
+  std::unique_ptr<CodeOnDemand> for_small_boxes;
+  if (const auto twin = plan_for_small_boxes(spec, choice.plan, workshop_->device().facts()))
+    for_small_boxes = std::make_unique<CodeOnDemand>(*twin);
   std::string plan = to_string(choice.plan);
-  return std::make_unique<const KernelVersion>(
-      KernelVersion{std::move(choice), std::move(plan), std::move(code), std::move(fallbacks)});
+  return std::make_unique<const KernelVersion>(KernelVersion{std::move(choice), std::move(plan),
+                                                             std::move(code), std::move(fallbacks),
+                                                             std::move(for_small_boxes)});
 }
 
 // Takes the best plan that can be had, up to the one that runs. `retry`: also plans that could not

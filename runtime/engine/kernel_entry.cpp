@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "generator/plan/any_pages.hpp"
 #include "generator/plan/promised_workspace.hpp"
 #include "generator/spec/residues.hpp"
 
@@ -70,6 +71,12 @@ std::size_t KernelEntry::workspace_bytes(const ProblemShape& shape) const {
 Status KernelEntry::launch(const att::LaunchParams& params, void* workspace,
                            StreamHandle stream) const {
   const KernelVersion& now = version();
+  if (now.for_small_boxes && has_small_boxes(now.choice.plan, params.page_table.page_size)) {
+    if (const LoadedKernel* kernel = now.for_small_boxes->get(*spec_, *workshop_)) {
+      Status status = kernel->launch(params, workspace, stream);
+      if (status.ok() || status.error().id != kStridesUnsupported) return status;
+    }
+  }
   Status status = now.code.kernel->launch(params, workspace, stream);
   if (status.ok() || status.error().id != kStridesUnsupported || now.fallbacks.empty())
     return status;

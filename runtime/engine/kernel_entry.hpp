@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/engine/code_on_demand.hpp"
 #include "runtime/engine/kernel_table.hpp"
 #include "runtime/engine/workshop.hpp"
 
@@ -21,6 +22,8 @@ struct KernelVersion {
   // Plans for strides or lengths that `code` cannot take, the better first; each is built when a
   // launch comes that those before it cannot take either.
   std::vector<KernelPlan> fallbacks;
+  // For launches on pages in which the plan has small boxes; null: its own code is for all.
+  std::unique_ptr<CodeOnDemand> for_small_boxes;
 };
 
 // Counted: the table holds one reference, every application that was given it another. Thread-safe.

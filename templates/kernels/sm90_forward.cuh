@@ -49,11 +49,17 @@ struct Consumer : ConsumerWays {
       may_freeze = may_fail(item.redo);
       if constexpr (kHasSecondWay) {
         const int failures = kHints ? item.redo | item.redo >> kLearnedShift : item.redo;
-        // Of any warpgroup: it makes all of them do the item again, and more are to come.
-        const bool failed = (failures & kAllSlices) != 0;
+        // In one slab any warpgroup's count: it makes all do the item again, and more are to come.
+        const bool failed =
+            kIsOneSlab ? (failures & kAllSlices) != 0 : (failures >> slice & 1) != 0;
         if constexpr (kAsksAtOnce) {
-          if (n == 1 && any_thread((load_shared_4(failed_word(shared)) & kAllSlices) != 0))
-            way = kSecondWay;
+          if constexpr (kIsOneSlab) {
+            if (n == 1 && any_thread((load_shared_4(failed_word(shared)) & kAllSlices) != 0))
+              way = kSecondWay;
+          } else {
+            if (n == 1 && any_thread((load_shared_4(failed_word(shared)) >> slice & 1) != 0))
+              way = kSecondWay;
+          }
         }
         if constexpr (!kTeaches) way = kUnknown;
         way = failed ? kSecondWay : way;
@@ -187,15 +193,26 @@ struct Consumer : ConsumerWays {
   ATT_MEMBER TileStream::Found steady(Tile& next) {
     if constexpr (kPieces == 1 && !kReleasesKFirst) stream.release_k(tile);
     // A loop of its own: in the other one, what raises references costs 3 to 6 %.
-    if constexpr (kTracks) {
+    if constexpr (kEndsOnce) {
+      float top[2] = {0.0f, 0.0f};
+      const bool tracks = raises();
+      if (tracks) {
+        loop_two<true>(next, top);
+      } else {
+        loop_two<false>(next, top);
+      }
+      return end_two<true>(top, tracks);
+    } else if constexpr (kTracks) {
       if (raises()) return steady_loop<true>(next);
     }
     return steady_loop<false>(next);
   }
   template <bool kTracking>
   ATT_MEMBER TileStream::Found steady_loop(Tile& next) {
-    if constexpr (kPieces == 2) return steady_two<kTracking>(next);
-    return steady_one<kTracking>(next);
+    if constexpr (kPieces == 1) return steady_one<kTracking>(next);
+    float top[2] = {0.0f, 0.0f};
+    if (loop_two<kTracking>(next, top)) return TileStream::kEnd;
+    return end_two<kTracking>(top, kTracking);
   }
 
   // To `next`, or past dead tiles to the next live one.
@@ -225,14 +242,12 @@ struct Consumer : ConsumerWays {
 
   // The steady loop, a tile in two pieces: while the exponentials of one are computed, PV of the
   // piece before it and QK of the piece after it run. On entry P of the tile's high piece waits for
-  // its product, QK of the low piece is in flight and V is there. Returns what ended it, kEnd or a
-  // dead tile `next`; then nothing is in flight, and with kSharesLast P and the low piece's scores
-  // of `tile` are as on entry.
+  // its product, QK of the low piece is in flight and V is there; so it is when the loop ends. True
+  // at an exit that is never taken.
   template <bool kTracking>
-  ATT_MEMBER TileStream::Found steady_two(Tile& next) {
+  ATT_MEMBER bool loop_two(Tile& next, float (&top)[2]) {
     stream.make_uniform();
     tile = uniform(tile);
-    float top[2] = {0.0f, 0.0f};
     if constexpr (kTracking) take_maxima(rows, top, steady_factor(p));
     while (!stream.at_end()) {
       stream.take(next);
@@ -243,11 +258,12 @@ struct Consumer : ConsumerWays {
       wgmma_wait<2>();
       stream.release_k(tile);
       soften_frozen<1, kTracking>(tile, 0, top);
-      // Never taken. Without an exit here ptxas (13.0) loses track of the product that is in flight
-      // over the loop's back edge, and serialises all of them (C7514).
+      // Without an exit here ptxas (13.0) loses track of the product that is in flight over the
+      // loop's back edge, and serialises all of them (C7514).
       if (p.kv_len < 0) {
         wgmma_wait<0>();
-        return TileStream::kEnd;
+        if constexpr (kEndsOnce) exit_thread();
+        return true;
       }
 
       issue_pv(tile, 0);
@@ -260,15 +276,23 @@ struct Consumer : ConsumerWays {
       tile = next;
       stream.wait_v(tile);
     }
+    return false;
+  }
+
+  // The end of the loop's last tile. Returns what ended the loop, kEnd or a dead tile `next`; then
+  // nothing is in flight, and with kSharesLast P and the low piece's scores of `tile` are as on the
+  // loop's entry. `tracks`: whether its references were raised, which they may be with kTracking.
+  template <bool kTracking>
+  ATT_MEMBER TileStream::Found end_two(float (&top)[2], bool tracks) {
     if constexpr (!kSharesLast) {
       issue_pv(tile, kHigh);
       wgmma_wait<1>();
       stream.release_k(tile);
-      soften_frozen<0, kTracking>(tile, 0, top);
+      soften_frozen<0, kTracking>(tile, 0, top, tracks);
       issue_pv(tile, 0);
     }
     wgmma_wait<0>();
-    if constexpr (kTracking) end_tracking(top);
+    if (kTracking && tracks) end_tracking(top);
     return stream.at_end() ? TileStream::kEnd : TileStream::kDeadTile;
   }
 
@@ -456,7 +480,7 @@ ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
     registers_release_to<kProducerRegisters>();
     const int warp = shuffle_from(thread_index() / 32, 0);
     if constexpr (plan::kCopiesRows) {
-      if (warp != 1) load_by_rows<kLoaders>(p, shared, warp == 0 ? 0 : warp - 1);
+      if (warp != 1) load_by_rows<kLoaders>(p, &k_map, shared, warp == 0 ? 0 : warp - 1);
     } else {
       if (warp == 0) load(p, &k_map, &v_map, shared, cta_rank);
     }

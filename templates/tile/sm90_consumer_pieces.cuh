@@ -137,12 +137,12 @@ struct ConsumerPieces {
   // may still run when it is written. `kTracking`: the references are raised where they must be.
   // Then `top` has the largest positive scores that this thread met.
   template <int kRunning, bool kTracking = false>
-  ATT_MEMBER void soften_frozen(const Tile& at, int piece, float (&top)[2]) {
+  ATT_MEMBER void soften_frozen(const Tile& at, int piece, float (&top)[2], bool tracks = true) {
     if constexpr (spec::kIsStrict) return soften_following<kRunning>(at, piece);
     const Context c = context();
     wgmma_pin(s[piece]);
     // Without a mask only the first tile has keys beyond kv_len, and that has a running maximum.
-    unsigned shrink = 0x3F803F80u;  // 1 and 1
+    unsigned rises = kNoRise;
     bool raised = false;
     // Never taken: over a branch on their sum ptxas does not move the wait.
     const auto wait = [&] {
@@ -164,21 +164,28 @@ struct ConsumerPieces {
       share_maxima(top, piece);
     }
     if constexpr (kSharesReciprocals) {
-      softmax_logistic<kTracking>(c, s[piece], rows, position(at, piece), full, top, shrink, raised,
-                                  wait);
+      softmax_logistic<kTracking>(c, s[piece], rows, position(at, piece), full, top, rises, raised,
+                                  wait, tracks);
     } else {
-      softmax_frozen<kTracking>(c, s[piece], rows, position(at, piece), full, top, shrink, raised,
-                                wait);
+      softmax_frozen<kTracking>(c, s[piece], rows, position(at, piece), full, top, rises, raised,
+                                wait, tracks);
     }
-    if constexpr (kTracking) {
+    if constexpr (kTracking && kIsOneSlab) {
       if constexpr (kLearns) rose = rose || raised;
       if (kScalesAlways || raised) {
         wgmma_pin(o);
-        const float factor[2] = {__builtin_bit_cast(float, shrink << 16),
-                                 __builtin_bit_cast(float, shrink & 0xFFFF0000u)};
+        const float factor[2] = {__builtin_bit_cast(float, rises << 16),
+                                 __builtin_bit_cast(float, rises & 0xFFFF0000u)};
 #pragma unroll
         for (int i = 0; i < kColumnsV / 2; ++i) o[i] *= factor[i / 2 % 2];
       }
+    } else if (kTracking && raised) {
+      if constexpr (kLearns) rose = true;
+      wgmma_pin(o);
+      const float factor[2] = {shrinkage(static_cast<int>(rises & 0xFFFFu)),
+                               shrinkage(static_cast<int>(rises >> 16))};
+#pragma unroll
+      for (int i = 0; i < kColumnsV / 2; ++i) o[i] *= factor[i / 2 % 2];
     }
     pack(c, s[piece], probabilities, position(at, piece));
     keep_probabilities();

@@ -46,7 +46,7 @@ struct ConsumerWays : ConsumerPieces {
       if (shuffle_from(any, 0) != 0) way = kSecondWay;
       fixed = fixed && way <= kFirstWay;
     } else if constexpr (kHints && kCluster == 1) {
-      set_shared_bits(failed_word(shared), way == kSecondWay ? kAllSlices : 0);
+      set_shared_bits(failed_word(shared), way == kSecondWay ? (1u << kSlices) - 1 : 0);
     }
   }
 

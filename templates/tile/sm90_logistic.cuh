@@ -68,11 +68,11 @@ ATT_FN void to_logistic_scores(const Context& c, Scores& s, const Position& at, 
 // As softmax_frozen().
 template <bool kTracking, typename Wait>
 ATT_FN void softmax_logistic(const Context& c, Scores& s, RowState& rows, const Position& at,
-                             bool full, float (&top)[2], unsigned& shrink, bool& raised,
-                             const Wait& wait) {
+                             bool full, float (&top)[2], unsigned& rises, bool& raised,
+                             const Wait& wait, bool tracks) {
   if constexpr (kTracking) {
     to_logistic_scores<kFrozenIsInside>(c, s, at, full);
-    raised = raise_references(s, rows, top, 1.0f, shrink);
+    raised = tracks && raise_references(s, rows, top, 1.0f, rises);
     exponentials(
         s, rows, 1.0f, [&](int half, int) { return plus_score_offset(-rows.reference[half]); },
         wait);

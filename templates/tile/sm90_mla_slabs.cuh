@@ -137,7 +137,7 @@ struct SlabCopies<false> {
           bytes_before(checked_key(page_table_of(params), ahead), params.k_stride, item.h_kv);
 #pragma unroll
       for (int pass = 0; pass < kPasses; ++pass) {
-        const long long at = shuffle_from(before, 16 * kWhich + 4 * pass + lane_index() / 8);
+        const long long at = shuffle_long_from(before, 16 * kWhich + 4 * pass + lane_index() / 8);
         exists[pass] = at != kNowhere;
         from[pass] = static_cast<const char*>(params.k) + (exists[pass] ? at : 0) + lane * 16;
       }

@@ -1,6 +1,7 @@
 // K and V in pages of any size: three warps copy them row by row (cp.async) to where the tensor
 // unit would have put them. For pages that are too small for boxes of rows
-// (templates/tile/sm90_page_boxes.cuh).
+// (templates/tile/sm90_page_boxes.cuh); where boxes are small, K by boxes and V by rows take less
+// time than either alone (kCopiesKeyRows is false then).
 //
 // Nothing waits for a copy but the consumers: a stage's barrier is told of its copies when they
 // have been started, and a fence of theirs makes the tensor unit see them (wait_for_stage()). So
@@ -126,7 +127,8 @@ struct RowCopies {
 // They take the tiles of K and V, which come by turns, one by one: of three that follow one another
 // each has a K, a V and neither. (A template, as no other kernel is to compile it.)
 template <int kWarps>
-ATT_FN void load_by_rows(const ForwardParams& p, const SharedMemory& shared, int own) {
+ATT_FN void load_by_rows(const ForwardParams& p, const TensorMap* k_map, const SharedMemory& shared,
+                         int own) {
   static_assert(kWarps == 3);
   const bool leader = thread_index() % 32 == 0;
   RingPosition position;
@@ -144,7 +146,18 @@ ATT_FN void load_by_rows(const ForwardParams& p, const SharedMemory& shared, int
     const CopiedHead k_head = copied_head(p, context, p.k, p.k_stride);
     const CopiedHead v_head = copied_head(p, context, p.v, p.v_stride);
     bool has_more = info.flags != kNoTile;
-    if (has_more) copies.look_up(k_head, info.tile * kTileKv);
+    PagedKey box = {};  // of K, with kCopiesKeyRows unset
+    const auto look_up_keys = [&](int k0) {
+      if constexpr (plan::kCopiesKeyRows) {
+        copies.look_up(k_head, k0);
+      } else {
+        box = look_up_box(k_head.table, item.b, context.kv_len, k0);
+      }
+    };
+    if (has_more) {
+      look_up_keys(info.tile * kTileKv);
+      if constexpr (!plan::kCopiesKeyRows) copies.look_up(v_head, info.tile * kTileKv);
+    }
     do {
       const TileInfo following = has_more ? walk.next(context, 0) : info;
       // As in load().
@@ -156,7 +169,13 @@ ATT_FN void load_by_rows(const ForwardParams& p, const SharedMemory& shared, int
       if (turn == 0) {
         mbarrier_wait(shared.k_empty(stage), position.parity ^ 1);
         if (spec::kHasMask && leader) store_tile_info(shared.tile(stage), following);
-        copies.start<spec::kHeadDimQk>(shared.k(stage), k_head, k0, next_k0);
+        if constexpr (plan::kCopiesKeyRows) {
+          copies.start<spec::kHeadDimQk>(shared.k(stage), k_head, k0, next_k0);
+        } else {
+          copies.look_up(v_head, next_k0);
+          load_page_boxes<kQkSlabs>(shared.k(stage), k_map, shared.k_full(stage), k_head.table, box,
+                                    item.h_kv);
+        }
       } else if (turn == 1) {
         mbarrier_wait(shared.v_empty(stage), position.parity ^ 1);
         copies.start<spec::kHeadDimV>(shared.v(stage), v_head, k0, next_k0);
@@ -164,9 +183,9 @@ ATT_FN void load_by_rows(const ForwardParams& p, const SharedMemory& shared, int
         // A wait tells one use of a stage from the one before, not from the one before that. With
         // two stages this warp's next V comes two uses after the one that consumers may be at.
         if constexpr (kStages == 2) mbarrier_wait(shared.v_empty(stage), position.parity ^ 1);
-        copies.look_up(k_head, next_k0);
+        look_up_keys(next_k0);
       }
-      if (turn < 2) {
+      if (turn < 2 && (plan::kCopiesKeyRows || turn == 1)) {
         const unsigned full = turn == 0 ? shared.k_full(stage) : shared.v_full(stage);
         cp_async_arrive(full);
         if (leader) mbarrier_arrive(full);  // of what was stored beside the copies

@@ -20,13 +20,14 @@ constexpr int kStageReaders = kCluster * kWarpgroups * 4;
 constexpr int kLoaders = plan::kCopiesRows ? 3 : 1;
 // Arrivals at a stage's barrier: one that expects bytes of the tensor unit's, or one and those of
 // the copies of a warp's threads.
-constexpr int kStageArrivals = plan::kCopiesRows ? 1 + 32 : 1;
+constexpr int kKeyArrivals = plan::kCopiesKeyRows ? 1 + 32 : 1;
+constexpr int kValueArrivals = plan::kCopiesRows ? 1 + 32 : 1;
 
 // One thread of the CTA calls it, before all threads of the cluster synchronise.
 ATT_FN void init_barriers(const SharedMemory& shared) {
   for (int stage = 0; stage < kStages; ++stage) {
-    mbarrier_init(shared.k_full(stage), kStageArrivals);
-    mbarrier_init(shared.v_full(stage), kStageArrivals);
+    mbarrier_init(shared.k_full(stage), kKeyArrivals);
+    mbarrier_init(shared.v_full(stage), kValueArrivals);
     mbarrier_init(shared.k_empty(stage), kStageReaders);
     mbarrier_init(shared.v_empty(stage), kStageReaders);
     if constexpr (spec::kIsPacked) mbarrier_init(shared.v_raw(stage), 1);

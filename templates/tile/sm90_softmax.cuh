@@ -26,10 +26,10 @@ using Output = float[kColumnsV / 2];
 
 // With a frozen reference P, the row sum and O may grow after it was chosen. fp32 and bf16 have
 // room for 2^126 both ways: the reference lies 40 above the first maximum, and a final sum below
-// 2^115 proves that nothing overflowed. fp16 ends at 2^16, so there it lies 8 above. Beside
-// a constant reference, where it serves what that does not, scores are rather to rise than to stay:
-// 80.
-constexpr float kFrozenOffset = kConstantReference ? 80.0f : kBf16 ? 40.0f : 8.0f;
+// 2^115 proves that nothing overflowed. fp16 ends at 2^16, so there it lies 8 above.
+// With kRaisesFar it is 80: what a constant does not serve is rather to rise than to stay.
+constexpr bool kRaisesFar = kConstantReference && kIsOneSlab;
+constexpr float kFrozenOffset = kRaisesFar ? 80.0f : kBf16 ? 40.0f : 8.0f;
 constexpr float kFrozenLimit = kBf16 ? 0x1p115f : 0x1p15f;
 
 constexpr float kFirstReference = kConstantReference ? 40.0f : 0.0f;
@@ -42,14 +42,13 @@ constexpr float kLargeSum = kBf16 ? 0x1p30f : 0x1p12f;
 constexpr int kRecentredExponent = kBf16 ? -60 : -8;
 
 // Whether a loop that raises references multiplies O after every piece, mostly by 1: with a branch
-// over that ptxas leaves sums for behind it, and takes no exponentials meanwhile. In one piece a
-// tile O is too large for it: 0.95 to 1.02.
-constexpr bool kScalesAlways = kPieces == 2;
+// over that ptxas leaves sums for behind it, and takes no exponentials meanwhile. A
+// larger O costs what that spares: in one piece a tile 0.95 to 1.02 of the speed.
+constexpr bool kScalesAlways = kIsOneSlab && kPieces == 2;
 
 // By so much a tile's scores may be above a reference that is raised, log2; it then lies
-// kFrozenOffset above them, as it does at first. More room where the ordinary way has a constant:
-// elsewhere sums are re-centred meanwhile, or the ordinary way's room is less than this.
-constexpr bool kRaisesFar = kConstantReference;
+// kFrozenOffset above them, as it does at first. More room only where the ordinary way has a
+// constant: elsewhere sums are re-centred meanwhile, or the ordinary way's room is less than this.
 constexpr float kTrackedRise = kRaisesFar ? 70.0f : kBf16 ? 40.0f : 12.0f;
 // What is multiplied by 2^-127 or less becomes 0. What was summed is below 2^90: it counts no more
 // beside a score that is so much above the reference, log2.
@@ -231,6 +230,22 @@ constexpr bool kFrozenIsInside = !kConstantReference && !kScoreVariesByKey;
 // registers, and those of two pieces 2 to 10 %, as ptxas orders the loop worse.
 constexpr bool kSharesLast = kPieces == 1 ? !spec::kHasMask || kColumnsV > 128 : kSharesFirst;
 
+// Whether the loops that raise references and that do not have one copy of their last tile's end in
+// two pieces: 5 to 9 % of the compile time. Other kernels lose by it, d 64 causal 2 % of its speed,
+// and of some ptxas serialises the products (C7514).
+constexpr bool kEndsOnce = kTracks && kPieces == 2 && !kSharesLast && kScoreVariesByKey;
+
+// 2^-rise, or 0 where that is smaller than any float: what it is multiplied with is below 2^60, and
+// what comes beside it 2^-40 (fp16: 2^-8) and more.
+ATT_FN float shrinkage(int rise) {
+  return __builtin_bit_cast(float, static_cast<unsigned>(max_i32(127 - rise, 0)) << 23);
+}
+
+// What raise_references() says of two rows in one register, which waits for the product that is
+// still to be added to O: the upper row's in the low half. With kIsOneSlab their factors (bf16),
+// elsewhere by how many powers of two they rose.
+constexpr unsigned kNoRise = kIsOneSlab ? 0x3F803F80u : 0;  // 1 and 1
+
 // The largest of a thread's scores in one of its rows and `least`, which is not negative: floats
 // that are not are ordered as their bits are, and of integers one instruction compares three.
 ATT_FN float highest_score(const Scores& s, int half, float least) {
@@ -282,12 +297,13 @@ ATT_FN void share_maxima(float (&top)[2], int piece) {
 ATT_FN float round_to_integer(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
 
 // With kTracks: raises the references that the scores, times `factor`, are too far above, by a
-// power of two, so that nothing is rounded. `shrink`, where one of the warp rose: what O is
-// multiplied with. `top` has the largest scores so far of this thread, where they are positive.
-// Whether a reference of the warp rose.
+// power of two, so that nothing is rounded. `rises`: kNoRise before. `top` has the
+// largest scores so far of this thread, where they are positive. Whether a reference of the warp
+// rose.
 ATT_FN bool raise_references(const Scores& s, RowState& rows, float (&top)[2], float factor,
-                             unsigned& shrink) {
+                             unsigned& rises) {
   const float least = kSteadyOffset - kTrackedRise;
+  if constexpr (!kIsOneSlab) rises = 0;
   if constexpr (!kSkips) {
     top[0] = highest_score(s, 0, top[0]);
     top[1] = highest_score(s, 1, top[1]);
@@ -309,20 +325,30 @@ ATT_FN bool raise_references(const Scores& s, RowState& rows, float (&top)[2], f
       return false;
     }
   }
-  unsigned factors[2];
+  [[maybe_unused]] unsigned factors[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float above = plus_steady_offset(quad_max(highest[half]) * factor) - rows.reference[half];
     // What is beyond 10^9, infinity too, sums to infinity, which total_rows() sees.
-    float rise = round_to_integer(math_min(above, 1e9f)) + kFrozenOffset;
-    if (kRaisesFar && above < kOutshines) rise = 126.0f;  // no more, as what was summed counts
-    rise = above > kTrackedRise ? rise : 0.0f;
-    rows.reference[half] += rise;
-    const float factor = math_exp2(-rise);  // 0 where it is smaller than any float
-    rows.sum[half] *= factor;
-    factors[half] = __builtin_bit_cast(unsigned, factor);
+    if constexpr (kIsOneSlab) {
+      float rise = round_to_integer(math_min(above, 1e9f)) + kFrozenOffset;
+      if (kRaisesFar && above < kOutshines) rise = 126.0f;  // no more, as what was summed counts
+      rise = above > kTrackedRise ? rise : 0.0f;
+      rows.reference[half] += rise;
+      const float factor = math_exp2(-rise);  // 0 where it is smaller than any float
+      rows.sum[half] *= factor;
+      factors[half] = __builtin_bit_cast(unsigned, factor);
+    } else {
+      const int rise = above > kTrackedRise
+                           ? math_floor(math_min(above, 1e9f)) + static_cast<int>(kFrozenOffset)
+                           : 0;
+      rows.reference[half] += static_cast<float>(rise);
+      const int shift = min_i32(rise, 255);
+      rows.sum[half] *= shrinkage(shift);
+      rises |= static_cast<unsigned>(shift) << 16 * half;
+    }
   }
-  shrink = byte_permute(factors[0], factors[1], 0x7632);
+  if constexpr (kIsOneSlab) rises = byte_permute(factors[0], factors[1], 0x7632);
   return true;
 }
 
@@ -371,11 +397,11 @@ ATT_FN float steady_factor(const ForwardParams& p) {
 }
 
 // A step of the steady loop, whose reference is fixed, or, with `kTracking`, raised when it must
-// be: `shrink` and `raised` are what raise_references() says.
+// be: what raise_references() says, where it `tracks` them.
 template <bool kTracking, typename Wait>
 ATT_FN void softmax_frozen(const Context& c, Scores& s, RowState& rows, const Position& at,
-                           bool full, float (&top)[2], unsigned& shrink, bool& raised,
-                           const Wait& wait) {
+                           bool full, float (&top)[2], unsigned& rises, bool& raised,
+                           const Wait& wait, bool tracks) {
   const bool masked = spec::kHasMask && !full;
   const auto to_reference = [&](int half, int) { return -rows.reference[half]; };
   const float scale = softmax_scale(c.params) * kLog2E;
@@ -394,20 +420,20 @@ ATT_FN void softmax_frozen(const Context& c, Scores& s, RowState& rows, const Po
       for (int i = 0; i < kPieceKeys / 2; ++i) {
         s[i] = s[i] * scale + on_line(i / 2 % 2, i / 4 * 8 + (i & 1));
       }
-      raised = raise_references(s, rows, top, 1.0f, shrink);
+      raised = tracks && raise_references(s, rows, top, 1.0f, rises);
       exponentials(s, rows, 1.0f, to_reference, wait);
     } else {
       exponentials(s, rows, scale, on_line, wait);
     }
   } else if constexpr (spec::kHasScore || (spec::kHasMask && !kMaskUnscaled)) {
     apply_score<kFrozenIsInside>(c, s, at, !masked);
-    if constexpr (kTracking) raised = raise_references(s, rows, top, kScoreFactor, shrink);
+    if constexpr (kTracking) raised = tracks && raise_references(s, rows, top, kScoreFactor, rises);
     exponentials(
         s, rows, kScoreFactor,
         [&](int half, int) { return plus_score_offset(-rows.reference[half]); }, wait);
   } else {
     if (masked) mask_scores<kFrozenIsInside>(c, s, at);
-    if constexpr (kTracking) raised = raise_references(s, rows, top, scale, shrink);
+    if constexpr (kTracking) raised = tracks && raise_references(s, rows, top, scale, rises);
     exponentials(s, rows, scale, to_reference, wait);
   }
 }

@@ -142,8 +142,11 @@ TEST_P(HeadsAbreastPaged, RandomBatches) {
   const AttentionSpec spec = spec_of(fmt::format("name: t\nlayout: paged\n{}\n", GetParam()));
   const auto cases = paged::paged_cases(spec, Arithmetic::kMatrixUnit, 2, 900);
   for (const KernelPlan& by_boxes : plans(spec)) {
-    const auto by_rows = plan_for_any_pages(spec, by_boxes, bank.device().facts());
-    for (const KernelPlan& plan : {by_boxes, by_rows.value_or(by_boxes)}) {
+    const DeviceFacts& facts = bank.device().facts();
+    const auto by_rows = plan_for_any_pages(spec, by_boxes, facts);
+    const auto of_small = plan_for_small_boxes(spec, by_boxes, facts);
+    for (const KernelPlan& plan :
+         {by_boxes, by_rows.value_or(by_boxes), of_small.value_or(by_boxes)}) {
       SCOPED_TRACE(to_string(plan));
       const auto kernel = bank.get(spec, plan);
       ASSERT_TRUE(kernel.ok()) << render(kernel.error());

@@ -10,6 +10,7 @@
 #include "tests/gpu/judge.hpp"
 #include "tests/verification/packed_checks.hpp"
 #include "tests/verification/paged_checks.hpp"
+#include "tests/verification/shared_prefix.hpp"
 #include "tuner/measure/device_problem.hpp"
 
 namespace attune::gpu_test {
@@ -110,6 +111,39 @@ TEST_P(MlaPacked, EveryKindOfBatch) {
 INSTANTIATE_TEST_SUITE_P(Sequences, MlaPacked,
                          testing::Combine(testing::ValuesIn(mla::kSequenceSpecs),
                                           testing::ValuesIn(kSequencePlans)));
+
+// Sequences that share pages are served as any others. Rows that lie nowhere are not those of page
+// 0, which no sequence may have.
+TEST(MlaPaged, SequencesThatShareAreRight) {
+  KernelBank& bank = KernelBank::instance();
+  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+  const AttentionSpec spec = shared_spec(
+      "bf16", fmt::format("layout: paged\nshared_prefixes: true\n{}", mla::kSequenceSpecs[1]));
+  std::vector<Request> requests = requests_of(spec);
+  ASSERT_FALSE(requests.empty());
+  const ProblemShape shape{.batch = 8, .heads = 16, .kv_heads = 1, .q_len = 8, .kv_len = 2000};
+  for (const KernelPlan& plan : plans_of_families(spec, shape, bank.device().facts()))
+    requests.push_back({spec, plan});
+  bank.prepare(requests);
+  std::vector<paged::PagedCase> cases;
+  for (std::uint64_t seed = 1; seed < 9; ++seed) {
+    std::mt19937_64 numbers(seed);
+    HostProblem problem = shared_prefix::random_shared(spec, numbers);
+    std::vector<Row> rows = sample_rows(problem, 200, seed);
+    cases.push_back(paged::case_of(spec, Arithmetic::kMatrixUnit, std::move(problem),
+                                   paged::CacheOrder::kTokensFirst, std::move(rows), "shared"));
+  }
+  for (const Request& request : requests) {
+    SCOPED_TRACE(to_string(request.plan));
+    const auto kernel = bank.get(spec, request.plan);
+    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+    for (const paged::PagedCase& c : cases) {
+      const auto out = packed::run_packed(bank.device(), **kernel, spec, c.problem, c.rows);
+      ASSERT_TRUE(out.ok()) << render(out.error());
+      EXPECT_EQ(compare(*out, c.exact).wrong, "");
+    }
+  }
+}
 
 TEST(MlaPaged, EveryKernelOnEveryKindOfBatch) {
   KernelBank& bank = KernelBank::instance();

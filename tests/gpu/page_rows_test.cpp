@@ -15,7 +15,11 @@ constexpr const char* kTiles[] = {"w2 k128 s2 b2 qreg c1 longest g16 frozen tma 
                                   "w3 k64 s3 b1 c1 longest g16 frozen tma heads rows",
                                   "w2 k80 s2 b1 c1 longest g16 frozen tma heads rows p16",
                                   "w1 k64 s4 b1 qreg c1 persistent g1 frozen tma rows",
-                                  "w2 k64 s2 b1 c1 longest g8 frozen tma rows p16"};
+                                  "w2 k64 s2 b1 c1 longest g8 frozen tma rows p16",
+                                  "w2 k128 s2 b2 qreg c1 longest g16 frozen tma vrows",
+                                  "w3 k64 s3 b1 c1 longest g16 frozen tma heads vrows",
+                                  "w2 k80 s2 b1 c1 longest g16 frozen tma heads vrows p16",
+                                  "w2 k64 s2 b1 c1 longest g8 frozen tma vrows p16"};
 
 class PageRows : public testing::TestWithParam<const char*> {
  protected:
@@ -28,11 +32,13 @@ class PageRows : public testing::TestWithParam<const char*> {
     return spec_of(fmt::format("name: t\ndtype: bf16\nlayout: paged\n{}\n", GetParam()));
   }
   // The plans that the spec has registers for.
-  static std::vector<Request> requests(const AttentionSpec& spec) {
+  static std::vector<Request> requests(const AttentionSpec& spec,
+                                       CopiedRows rows = CopiedRows::kAll) {
     std::vector<Request> requests;
     for (const char* tile : kTiles) {
       const KernelPlan plan = parse_plan(fmt::format("sm90a forward sm_90a {}", tile)).value();
-      if (check_plan(spec, plan, KernelBank::instance().device().facts()).ok())
+      if (std::get<Sm90aPlan>(plan.tile).copied_rows == rows &&
+          check_plan(spec, plan, KernelBank::instance().device().facts()).ok())
         requests.push_back({spec, plan});
     }
     EXPECT_FALSE(requests.empty());
@@ -60,12 +66,31 @@ TEST_P(PageRows, AreRight) {
   }
 }
 
+// In pages of 16 rows and more, whose K comes by boxes.
+TEST_P(PageRows, OfValuesAreRight) {
+  KernelBank& bank = KernelBank::instance();
+  const std::vector<Request> all = requests(spec(), CopiedRows::kValues);
+  bank.prepare(all);
+  const auto cases = paged::paged_cases(spec(), Arithmetic::kMatrixUnit, 12, 90);
+  const auto garbage = paged::garbage_problems(spec(), 10);
+  for (const Request& request : all) {
+    SCOPED_TRACE(to_string(request.plan));
+    const auto kernel = bank.get(request.spec, request.plan);
+    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+    paged::check_cases(bank.device(), **kernel, request.spec, cases);
+    paged::check_garbage(bank.device(), **kernel, request.spec, garbage);
+  }
+}
+
 TEST_P(PageRows, FaultsAreSeen) {
   AttentionSpec of_pages = spec();
   of_pages.page_size = 3;
   const ProblemShape shape = {.batch = 3, .heads = 6, .kv_heads = 2, .q_len = 450, .kv_len = 1333};
   EXPECT_TRUE(
       are_found(planted::page_row_faults(), of_pages, shape, requests(of_pages).front().plan));
+  of_pages.page_size = 16;
+  EXPECT_TRUE(are_found(planted::value_row_faults(), of_pages, shape,
+                        requests(of_pages, CopiedRows::kValues).front().plan));
 }
 
 INSTANTIATE_TEST_SUITE_P(Specs, PageRows, testing::ValuesIn(kSpecs),

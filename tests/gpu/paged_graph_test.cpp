@@ -78,8 +78,10 @@ class PagedGraph : public testing::TestWithParam<std::tuple<const char*, int>> {
     for (const KernelPlan& plan : plans_of_families(spec_, kTypical, bank.device().facts())) {
       const bool has_boxes = plan.family() != Family::kSm90a || page_size_ % 16 == 0;
       const auto by_rows = plan_for_any_pages(spec_, plan, bank.device().facts());
+      const auto of_small = plan_for_small_boxes(spec_, plan, bank.device().facts());
       if (has_boxes) requests_.push_back({spec_, plan});
       if (by_rows) requests_.push_back({spec_, *by_rows});
+      if (has_boxes && of_small) requests_.push_back({spec_, *of_small});
     }
     EXPECT_GE(requests_.size(), 2u) << "decode and sm80";
     bank.prepare(requests_);

@@ -49,10 +49,12 @@ class GpuPaged : public testing::TestWithParam<std::tuple<const char*, int>> {
       if (!bank.gives_up(spec, other)) requests.push_back({spec, other});
     }
     // Those that bring boxes of rows, and are refused where pages are too small for them, row by
-    // row.
+    // row, and with V row by row.
     for (std::size_t i = 0, count = requests.size(); i < count; ++i) {
-      if (const auto by_rows = plan_for_any_pages(spec, requests[i].plan, facts))
-        requests.push_back({spec, *by_rows});
+      const KernelPlan boxes = requests[i].plan;
+      for (const auto& twin :
+           {plan_for_any_pages(spec, boxes, facts), plan_for_small_boxes(spec, boxes, facts)})
+        if (twin) requests.push_back({spec, *twin});
     }
     for (const KernelPlan& plan : decode_plans(spec)) requests.push_back({spec, plan});
     return requests;

@@ -61,8 +61,10 @@ TEST_P(RandomBatches, AreRightByEveryFamily) {
   std::vector<Request> requests;
   for (const KernelPlan& plan : plans_of_families(spec, kTypical, bank.device().facts())) {
     requests.push_back({spec, plan});
-    if (const auto by_rows = plan_for_any_pages(spec, plan, bank.device().facts()))
-      requests.push_back({spec, *by_rows});
+    const DeviceFacts& facts = bank.device().facts();
+    for (const auto& twin :
+         {plan_for_any_pages(spec, plan, facts), plan_for_small_boxes(spec, plan, facts)})
+      if (twin) requests.push_back({spec, *twin});
   }
   bank.prepare(requests);
   const std::uint64_t first = first_seed();

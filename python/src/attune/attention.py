@@ -142,6 +142,15 @@ def attention(
         refuse_jit()
         q, k, v, scales = resolved(q), resolved(k), resolved(v), dict(all_resolved(scales))
         tensors = all_resolved(tensors) if tensors else tensors
+    if torch is not None and spec is None and page_table is None:
+        from attune.torch import _widths
+
+        if _widths.is_odd(q, k, v):
+            return _widths.attend(
+                attention, q, k, v, scale, tensors=tensors, scalars=scalars, dropout=dropout, cu_q=cu_q, cu_kv=cu_kv,
+                used_q=used_q, used_kv=used_kv, seed=seed, offset=offset, return_lse=return_lse, runtime=runtime,
+                **scales, **words,
+            )  # fmt: skip
     if torch is not None and runtime is None and _are_tensors(torch, q, k, v, tensors):
         from attune.torch import _cached
 
@@ -152,7 +161,7 @@ def attention(
                 q, k, v, given, words, tensors or {}, scalars or {}, dropout, scale, seed, offset, return_lse,
                 key if given is spec else None,
             )  # fmt: skip
-        if _cached.takes(q, k, v, offsets, scales, tensors, dropout):
+        if _cached.takes(q, k, v, offsets, scales, tensors):
             given = None if spec is None else named_spec(spec, words, is_traced)
             return _cached.attention(
                 q, k, v, given, words, offsets, scales, tensors or {}, scalars or {}, dropout, scale, seed, offset,

@@ -29,5 +29,19 @@ TEST(ScoreBias, IsNoneWhereTheScoreDoesMore) {
   }
 }
 
+// A query's own number may be of any size; with slopes, or of all keys alike, it may not matter.
+TEST(ScoreLine, IsNoneBesideANumberOfTheQuery) {
+  for (const std::string_view text :
+       {"score + slope[h] * (kv_idx - q_idx)", "score + 0.5 * kv_idx - 3 + slope[h]",
+        "score + slope[q_idx]", "score + slope[q_idx] * (kv_idx - q_idx)"}) {
+    EXPECT_TRUE(score_line(parsed(text))) << text;
+  }
+  for (const std::string_view text :
+       {"score + slope[h] * (kv_idx - q_idx) + slope[q_idx]", "slope[q_pos] + score - 0.5 * kv_idx",
+        "score + 2.0 * (kv_idx - 0.5 * slope[q_idx])"}) {
+    EXPECT_FALSE(score_line(parsed(text))) << text;
+  }
+}
+
 }  // namespace
 }  // namespace attune::expr

@@ -37,17 +37,20 @@ TEST(AnyPages, RowsAreCopiedAndTheTileStays) {
 TEST(AnyPages, PagesNeedNoMaps) {
   using Tensor = TensorMapRecipe::Tensor;
   const AttentionSpec spec = spec_with("layout: paged\nmask: causal\n");
-  const auto is_of_keys = [](const TensorMapRecipe& map) {
-    return map.tensor == Tensor::kKey || map.tensor == Tensor::kValue;
-  };
-  const auto maps_of_keys = [&](const KernelPlan& plan) {
-    int count = 0;
+  const auto maps_of = [&](Tensor tensor, const KernelPlan& plan) {
+    std::ptrdiff_t count = 0;
     for (const Launch& launch : launch_recipe(spec, plan).launches)
-      count += static_cast<int>(std::ranges::count_if(launch.tensor_maps, is_of_keys));
+      count += std::ranges::count(launch.tensor_maps, tensor, &TensorMapRecipe::tensor);
     return count;
   };
-  EXPECT_EQ(maps_of_keys(plan_of(kBoxes)), 2);
-  EXPECT_EQ(maps_of_keys(*plan_for_any_pages(spec, plan_of(kBoxes), kHopper)), 0);
+  const KernelPlan boxes = plan_of(kBoxes);
+  const KernelPlan rows = plan_for_any_pages(spec, boxes, kHopper).value();
+  const KernelPlan of_values = plan_for_small_boxes(spec, boxes, kHopper).value();
+  for (const Tensor tensor : {Tensor::kKey, Tensor::kValue}) {
+    EXPECT_EQ(maps_of(tensor, boxes), 1);
+    EXPECT_EQ(maps_of(tensor, rows), 0);
+    EXPECT_EQ(maps_of(tensor, of_values), tensor == Tensor::kKey ? 1 : 0);
+  }
 }
 
 TEST(AnyPages, OtherPlansHaveNone) {
@@ -60,6 +63,30 @@ TEST(AnyPages, OtherPlansHaveNone) {
   EXPECT_FALSE(
       plan_for_any_pages(spec_with("layout: paged\nbatch_invariant: true\n"), fixed, kHopper));
   EXPECT_FALSE(check_plan(spec_with(""), plan_of(kBoxes + " rows"), kHopper).ok());
+}
+
+// Boxes of 16 rows take long above head dim 64, of whatever pages they are.
+TEST(AnyPages, SmallBoxesAreOfKeysAlone) {
+  const AttentionSpec paged = spec_with("layout: paged\nmask: causal\n");
+  const KernelPlan wide = plan_of(kBoxes),
+                   narrow = plan_of("sm90a forward sm_90a w2 k80 s2 b1 c1 longest g16 frozen tma");
+  for (const int size : {16, 48}) EXPECT_TRUE(has_small_boxes(wide, size));
+  for (const int size : {1, 8, 17, 32, 64}) EXPECT_FALSE(has_small_boxes(wide, size));
+  for (const int size : {16, 64}) EXPECT_TRUE(has_small_boxes(narrow, size));
+  const auto of_values = plan_for_small_boxes(paged, wide, kHopper);
+  ASSERT_TRUE(of_values.has_value());
+  EXPECT_EQ(to_string(*of_values), kBoxes + " vrows");
+  EXPECT_EQ(plan_of(to_string(*of_values)), *of_values);
+  EXPECT_EQ(plan_for_pages(paged, 16, wide, kHopper), *of_values);
+  EXPECT_EQ(plan_for_pages(paged, 64, *of_values, kHopper), wide);
+  EXPECT_EQ(plan_for_boxes(paged, *of_values, kHopper), wide);
+  EXPECT_FALSE(plan_for_small_boxes(paged, *of_values, kHopper));
+  AttentionSpec small_head = paged;
+  small_head.head_dim_qk = small_head.head_dim_v = 64;
+  EXPECT_FALSE(plan_for_small_boxes(small_head, wide, kHopper));
+  EXPECT_FALSE(plan_for_small_boxes(spec_with("layout: thd\n"), wide, kHopper));
+  EXPECT_FALSE(
+      plan_for_small_boxes(spec_with("layout: paged\nscore: 30 * tanh(score / 30)\n"), wide, kHopper));
 }
 
 // A winner of small pages serves large ones by boxes.
@@ -85,7 +112,10 @@ TEST(AnyPages, TunersListWhatPagesAreReadBy) {
   };
   for (const int size : {1, 2, 8, 17, 24})
     EXPECT_EQ(listed("layout: paged\n", size), (std::vector{rows, decode})) << size;
-  for (const int size : {16, 48, 64})
+  const KernelPlan of_values = plan_of(kBoxes + " vrows");
+  for (const int size : {16, 48})
+    EXPECT_EQ(listed("layout: paged\n", size), (std::vector{of_values, decode})) << size;
+  for (const int size : {32, 64})
     EXPECT_EQ(listed("layout: paged\n", size), (std::vector{boxes, decode})) << size;
   EXPECT_EQ(listed("layout: thd\n", 1), (std::vector{boxes, decode}));
   EXPECT_EQ(listed("layout: paged\nbatch_invariant: true\n", 1), (std::vector{decode}));

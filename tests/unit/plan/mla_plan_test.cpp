@@ -56,6 +56,20 @@ TEST(MlaPlan, EveryGpuHasOne) {
   }
 }
 
+// What sequences share is in lists of the decode family; the mla family makes none beside them.
+TEST(MlaPlan, SequencesThatShareAreTakenInStretches) {
+  AttentionSpec spec = shared_spec();
+  spec.layout = Layout::kPaged;
+  spec.shared_prefixes = true;
+  for (const Target target : {Target::kSm80, Target::kSm90a, Target::kSm100}) {
+    const auto plans = legal_plans(spec, Family::kMla, device_facts(target));
+    EXPECT_FALSE(plans.empty()) << to_string(target);
+    for (const KernelPlan& plan : plans) {
+      EXPECT_TRUE(std::get<MlaPlan>(plan.tile).stretches) << to_string(plan);
+    }
+  }
+}
+
 TEST(MlaPlan, RowsFollowTheHeads) {
   const auto rows = [](std::int64_t heads) {
     const ProblemShape shape{

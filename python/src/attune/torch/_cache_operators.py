@@ -7,6 +7,7 @@ that are packed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,9 +17,10 @@ from attune._append import WRITTEN
 from attune._launch import Launch, refuse
 from attune._structs import Layout
 from attune._view import axes
+from attune.spec import Spec
 from attune.torch import _append
 from attune.torch._cache_plan import NAMES, plan_of
-from attune.torch._operators import _TAGS, _library, _scalars
+from attune.torch._operators import _TAGS, _library, _scalars, _state
 from attune.torch._plans import variant_of
 from attune.torch._transforms import refuse_tangents
 
@@ -35,7 +37,7 @@ _library.define(
 )
 _library.define(
     f"attention_over_cache({', '.join(_argument(name, ('q', 'k')) for name in NAMES)}, Tensor[] tensors, str spec, "
-    "SymInt[] ints, float[] floats, float? scale) -> (Tensor, Tensor)",
+    "SymInt[] ints, float[] floats, float? scale, float? dropout, Tensor? seed) -> (Tensor, Tensor)",
     tags=_TAGS,
 )
 
@@ -48,18 +50,25 @@ def _append_fake(*arguments: Any) -> None:
     """Nothing is made, and what is written keeps its sizes."""
 
 
+def launch_of(
+    text: str, numbers: Sequence[Any], seed: torch.Tensor | None, device: torch.device
+) -> tuple[Spec, Launch]:
+    """Of what the operator is given: the spec, that with its seed on the device where the seed lies there, and what the
+    launch brings beside tensors. `numbers` are ints, floats, scale and dropout."""
+    ints, floats, scale, dropout = numbers
+    variant, *state = _state(variant_of(text), seed, device)
+    spec = variant.spec
+    scalars = dict(zip(spec.launch_scalar_slots, _scalars(variant, ints, floats), strict=True))
+    return spec, Launch({}, scalars, scale, dropout, *state)
+
+
 def _attention(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     arrays = arguments[: len(NAMES)]
-    tensors, text, ints, floats, scale = arguments[len(NAMES) :]
+    tensors, text, *numbers, seed = arguments[len(NAMES) :]
     refuse_tangents(*arrays, *tensors)
-    variant = variant_of(text)
-    spec = variant.spec
-    if spec.dropout != 0:
-        refuse("dropout", f"is the spec `{spec.name}`'s, and a graph has none of attention over a cache")
+    spec, launch = launch_of(text, numbers, seed, arrays[0].device)
     if len(tensors) != len(spec.tensors):
         refuse("tensors", f"are {len(tensors)}, and the spec `{spec.name}` has {len(spec.tensors)}")
-    scalars = dict(zip(spec.launch_scalar_slots, _scalars(variant, ints, floats), strict=True))
-    launch = Launch({}, scalars, scale)
     o, lse = plan_of(spec, arrays, tensors, launch).run(arrays, tensors, launch, True)
     assert lse is not None
     return o, lse

@@ -15,10 +15,10 @@ from attune.spec import Spec
 from attune.torch import _cache_bound, _dropout, _packed_plan
 from attune.torch._cache_plan import Arrays, CachePlan, by_slot, plan_of
 from attune.torch._cache_words import FP8, plan_of_words, text_of_words
-from attune.torch._numbers import plain
+from attune.torch._numbers import constant, plain
 from attune.torch._packed_transforms import run_operator
 from attune.torch._plain import attention as of_dense  # noqa: F401
-from attune.torch._plain import check_tensors
+from attune.torch._plain import check_tensors, has_dropout
 from attune.torch._plans import in_one_line, variant_of
 from attune.torch._transforms import refuse_tangents, refuse_unlearned, transforms
 
@@ -45,17 +45,13 @@ def takes(
     offsets: Offsets,
     scales: Mapping[str, Any],
     tensors: Mapping[str, torch.Tensor] | None,
-    dropout: float | None,
 ) -> bool:
-    """Whether all is torch's, nothing wants a gradient but in a graph that packed sequences are part of, and nothing is
-    drawn while a graph is made."""
+    """Whether all is torch's, and nothing wants a gradient but in a graph that packed sequences are part of."""
     given = (
         offsets.cu_q, offsets.cu_kv, offsets.used_q, offsets.used_kv, offsets.page_table, scales["k_scales"],
         scales["v_scales"],
     )  # fmt: skip
     if not are_tensors(given):
-        return False
-    if dropout and torch.compiler.is_dynamo_compiling():
         return False
     if torch.is_grad_enabled():
         of_gradients = (q, k, v, scales["k_scales"], scales["v_scales"], *(tensors or {}).values())
@@ -110,9 +106,10 @@ def attention(
     if not torch.compiler.is_dynamo_compiling():
         refuse_tangents(*arrays, *tensors.values())
     if torch.compiler.is_dynamo_compiling() or not is_plain(arrays):
+        scalars, dropout, scale = {name: constant(x) for name, x in scalars.items()}, constant(dropout), constant(scale)
         if spec is None:
             text = text_of_words(arrays, words, tensors, tuple(scalars.items()), dropout, scale)
-            scalars, scale = {}, None
+            scalars, scale, dropout = {}, None, None
         else:
             text = spec if isinstance(spec, str) else spec.reference
             if not torch.compiler.is_dynamo_compiling():
@@ -120,9 +117,9 @@ def attention(
         # Slots are in the order of names, those of ints and floats among themselves too.
         ints = [scalars[name] for name in sorted(scalars) if isinstance(scalars[name], int)]
         floats = [scalars[name] for name in sorted(scalars) if not isinstance(scalars[name], int)]
-        o, lse = run_operator(
-            arrays, [tensors[name] for name in sorted(tensors)], (in_one_line(text), ints, floats, scale)
-        )
+        state = _dropout.state_in_a_graph(q.device, seed, offset) if has_dropout(text) else None
+        call = in_one_line(text), ints, floats, scale, dropout, state
+        o, lse = run_operator(arrays, [tensors[name] for name in sorted(tensors)], call)
         return (o, lse) if return_lse else o
     launch, is_new = Launch({}, {}), False
     if spec is None:

@@ -56,3 +56,8 @@ def draw_tensor(device: torch.device) -> torch.Tensor:
     """The same as the operator takes it, of the generator of the device on which the attention is: torch's compiler
     knows to draw once, or again the same, and each replay of a graph that it captures draws anew."""
     return torch.randint(0, _LARGEST, (2,), dtype=torch.int64, device=device)
+
+
+def state_in_a_graph(device: torch.device, seed: int | None, offset: int) -> torch.Tensor:
+    """Seed and offset as an operator of a graph takes them: drawn, or on the CPU those that the call gives."""
+    return draw_tensor(device) if seed is None else torch.tensor([seed, offset], device="cpu")

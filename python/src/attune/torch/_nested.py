@@ -30,10 +30,10 @@ def _tokens(name: str, x: torch.Tensor, ragged: int) -> torch.Tensor:
     return values.transpose(0, 1) if ragged == 2 else values
 
 
-def _in_int32(*lists: torch.Tensor | None) -> list[torch.Tensor | None]:
-    """Each converted once, for q and k may have the same. Nothing is kept: what stands in them may change unseen."""
-    converted = {id(x): x.to(torch.int32) for x in lists if x is not None}
-    return [None if x is None else converted[id(x)] for x in lists]
+def _in_int32(of_q: torch.Tensor | None, of_k: torch.Tensor | None) -> list[torch.Tensor | None]:
+    """Converted once, where q and k have the same. Nothing is kept: what stands in them may change unseen."""
+    lists = [None if x is None else x.to(torch.int32) for x in ((of_q,) if of_k is of_q else (of_q, of_k))]
+    return [lists[0], lists[-1]]
 
 
 def attention(
@@ -56,7 +56,8 @@ def attention(
     packed = [_tokens(name, x, ragged) for name, x in (("q", q), ("k", k), ("v", v))]
     if k.offsets() is not v.offsets() and not torch.equal(k.offsets(), v.offsets()):
         raise BadInputError("`k` and `v` have other lengths")
-    cu_q, cu_kv, used_q, used_kv = _in_int32(q.offsets(), k.offsets(), q.lengths(), k.lengths())
+    cu_q, cu_kv = _in_int32(q.offsets(), k.offsets())
+    used_q, used_kv = _in_int32(q.lengths(), k.lengths())
     found = of_packed(
         *packed,
         cu_q=cu_q,

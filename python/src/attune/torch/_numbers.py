@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
+
 _INT32 = range(-(2**31), 2**31)
 _MAX_FLOAT = 3.0e38  # float32 holds it
 _OPERATIONS: dict[str, Callable[..., Any]] = {
@@ -27,6 +29,16 @@ _NONE: Mapping[int, int] = {}
 
 # How a value follows from the captured numbers: ("captured", place), ("constant", value), or an operation of such.
 Recipe = tuple[Any, ...]
+
+
+def constant(value: Any) -> Any:
+    """A float as a graph that is being made has it for a constant; one of a changed attribute, or under dynamic=True,
+    is open to begin with. Eager code's is what it was."""
+    if torch.compiler.is_dynamo_compiling() and isinstance(value, float):
+        from torch.fx.experimental.symbolic_shapes import guard_scalar  # seconds to load, and Dynamo has it
+
+        return guard_scalar(value)
+    return value
 
 
 def plain(value: Any) -> Any:

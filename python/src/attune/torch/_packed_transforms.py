@@ -16,8 +16,8 @@ from attune.torch._transforms import (
     ForwardFunction, GradientFunction, mapped_one_by_one, refuse_tangents_of_a_graph, transforms,
 )  # fmt: skip
 
-# The spec's text, ints, floats and scale, as the operator takes them.
-Call: TypeAlias = tuple[str, Sequence[Any], Sequence[Any], "float | None"]
+# The spec's text, ints, floats, scale, dropout and seed, as the operator takes them.
+Call: TypeAlias = tuple[str, Sequence[Any], Sequence[Any], "float | None", "float | None", "torch.Tensor | None"]
 
 
 def run_operator(

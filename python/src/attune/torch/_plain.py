@@ -17,7 +17,8 @@ from attune._yaml import write_spec
 from attune.spec import Spec
 from attune.torch import _autocast, _bound, _dropout, _operators, _precision, _varied  # noqa: F401
 from attune.torch._function import Launch, attend
-from attune.torch._numbers import plain
+from attune.torch._graph_constants import constant_in_graphs
+from attune.torch._numbers import constant, plain
 from attune.torch._operator_call import is_plain
 from attune.torch._launch_plan import key_of, view_of
 from attune.torch._plans import ForwardPlan, Variant, in_one_line, variant_of
@@ -53,6 +54,7 @@ def attention(
     if not torch.compiler.is_dynamo_compiling():
         scalars, dropout, scale = {name: plain(x) for name, x in scalars.items()}, plain(dropout), plain(scale)
     if torch.compiler.is_dynamo_compiling() or not is_plain(q, k, v):
+        scalars, dropout, scale = {name: constant(x) for name, x in scalars.items()}, constant(dropout), constant(scale)
         if spec is None:
             # What the graph leaves open its launches bring.
             brought = {name: value for name, value in scalars.items() if not _has_value(value)}
@@ -68,8 +70,8 @@ def attention(
         ints = [scalars[name] for name in sorted(scalars) if isinstance(scalars[name], int)]
         floats = [scalars[name] for name in sorted(scalars) if not isinstance(scalars[name], int)]
         state = None
-        if _has_dropout(text):
-            state = _dropout.draw_tensor(q.device) if seed is None else torch.tensor([seed, offset], device="cpu")
+        if has_dropout(text):
+            state = _dropout.state_in_a_graph(q.device, seed, offset)
         o, lse = run_operator(
             q,
             k,
@@ -250,8 +252,8 @@ def _has_value(value: Any) -> bool:
     return has_static_value(value)
 
 
-@torch.compiler.assume_constant_result
-def _has_dropout(text: str) -> bool:
+@constant_in_graphs
+def has_dropout(text: str) -> bool:
     return variant_of(text).spec.dropout != 0
 
 
@@ -263,7 +265,7 @@ def _width(size: Any) -> int:
     return int(size)
 
 
-@torch.compiler.assume_constant_result
+@constant_in_graphs
 def _write(
     precision: tuple[str | None, str, torch.dtype],
     head_dim: tuple[int, int],

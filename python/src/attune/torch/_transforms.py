@@ -12,6 +12,7 @@ from torch.autograd import forward_ad
 from attune._errors import BadInputError, UnsupportedError
 from attune._structs import Layout
 from attune.spec import Spec
+from attune.torch._graph_constants import constant_in_graphs
 from attune.torch._plans import variant_of
 
 _FORWARD_MODE = "attune: attention has no forward-mode derivative (torch.func.jvp, torch.autograd.forward_ad)"
@@ -50,7 +51,7 @@ def refuse_tangents(*tensors: torch.Tensor | None) -> None:
             raise NotImplementedError(_FORWARD_MODE)
 
 
-@torch.compiler.assume_constant_result
+@constant_in_graphs
 def refuse_tangents_of_a_graph() -> None:
     """What makes tangents is there while Dynamo traces it; of the graph's tensors nothing tells of them."""
     if forward_ad._current_level >= 0:

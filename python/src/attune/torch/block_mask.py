@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch._dynamo.comptime import comptime
 from torch.nn.attention import flex_attention as torch_flex
 
 MaskMod = Callable[[Any, Any, Any, Any], Any]
@@ -162,6 +161,8 @@ def mask_mod_of_blocks(
         full = _four_dims(_dense(full_kv_num_blocks, full_kv_indices))
     q_size, kv_size = block_size
     if torch.compiler.is_dynamo_compiling():  # constants of the kernel, where lengths are symbols
+        from torch._dynamo.comptime import comptime
+
         comptime.force_static(q_size)
         comptime.force_static(kv_size)
 

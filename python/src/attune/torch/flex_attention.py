@@ -11,7 +11,7 @@ from torch.nn.attention import flex_attention as torch_flex
 
 from attune._errors import BadInputError, UnsupportedError
 from attune._met import sizes_of
-from attune.torch import _autocast, _dropout, _precision
+from attune.torch import _autocast, _dropout, _precision, _widths
 from attune.torch._bound import Bound, can_be_bound, holds_of, keep_in
 from attune.torch._called_modules import watched
 from attune.torch._call_checks import check_functions, check_operands, of_one_batch
@@ -19,7 +19,9 @@ from attune.torch._captured import CapturedTensors
 from attune.torch._compiled import trace_call, warn_of_fallback
 from attune.torch._expression import Untranslatable
 from attune.torch._function import Launch, attend
+from attune.torch._graph_constants import constant_in_graphs
 from attune.torch._negative import resolved
+from attune.torch._numbers import constant
 from attune.torch._operator_call import call_operator, is_plain, spec_text
 from attune.torch._plans import ForwardPlan, NoGradientError, Variant, variant_of
 from attune.torch._recall import Known, Seen, look_at, recall
@@ -122,6 +124,12 @@ def flex_attention(
     wants_lse = return_lse or (return_aux is not None and return_aux.lse)
     given = query, key, value
     query, key, value = _autocast.cast(query, key, value)
+    if _widths.is_odd(query, key, value):
+        return _widths.attend(
+            flex_attention, query, key, value, scale, score_mod=score_mod, block_mask=block_mask,
+            enable_gqa=enable_gqa, return_lse=return_lse, kernel_options=kernel_options, return_aux=return_aux,
+            mask_mod=mask_mod, dropout=dropout, sink=sink, precision=precision, strict=strict,
+        )  # fmt: skip
     if not torch.compiler.is_dynamo_compiling():
         refuse_jit()
         query, key, value = resolved(query), resolved(key), resolved(value)
@@ -145,6 +153,7 @@ def flex_attention(
     if not torch.compiler.is_dynamo_compiling():
         check_functions(score_mod, block_mask, mask_mod)
     check_operands(query, key, value, block_mask, enable_gqa, scale)
+    dropout = constant(dropout)
     _dropout.check(dropout)
     if sink is not None and tuple(sink.shape) != (query.shape[1],):
         raise ValueError(f"Expect a sink of {query.shape[1]} heads, but got one of shape {tuple(sink.shape)}.")
@@ -208,7 +217,7 @@ def flex_attention(
     return (out, lse) if return_lse else out
 
 
-@torch.compiler.assume_constant_result
+@constant_in_graphs
 def _refuse_scale() -> NoReturn:
     """By a call of its own: where Dynamo traces a `raise` it says nothing of the message."""
     raise BadInputError("`scale` requires a gradient, and has none", "multiply by it in score_mod, which gives one")

@@ -1,0 +1,27 @@
+"""Importing the package does not import Dynamo, and its own mark is torch's."""
+
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from attune.torch._graph_constants import constant_in_graphs  # noqa: E402
+
+
+def test_no_import_of_dynamo():
+    program = "import sys, attune.torch; assert 'torch._dynamo' not in sys.modules"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_the_mark_is_torchs():
+    def ours():
+        pass
+
+    def theirs():
+        pass
+
+    assert constant_in_graphs(ours) is ours
+    torch.compiler.assume_constant_result(theirs)
+    assert vars(ours) == vars(theirs) != {}

@@ -1,0 +1,148 @@
+// Random specs by random plans of every family, not only those that the cost model chooses, on
+// random and hostile numbers. A few at every run.
+#include "tests/cpu/harness.hpp"
+#include "tests/gpu/judge.hpp"
+#include "tests/gpu/random_specs_fixture.hpp"
+#include "tests/verification/packed_checks.hpp"
+#include "tests/verification/paged_checks.hpp"
+#include "tests/verification/shared_prefix.hpp"
+
+namespace attune::gpu_test {
+namespace {
+
+using random_specs::Wanted;
+
+// Whose work comes off a counter may round a row that leaves its range in other ways.
+bool repeats(const AttentionSpec& spec, const KernelPlan& plan) {
+  return spec.deterministic || to_string(plan).find("longest") == std::string::npos;
+}
+
+bool is_same_output(const HostOutput& a, const HostOutput& b) {
+  const auto same = [](double x, double y) { return x == y || (x != x && y != y); };
+  return std::ranges::equal(a.o, b.o, same) && std::ranges::equal(a.lse, b.lse, same);
+}
+
+class RandomPlans : public RandomSpecs {
+ protected:
+  void check_dense(const AttentionSpec& spec, const ProblemShape& shape, std::mt19937_64& random,
+                   const std::vector<KernelPlan>& plans) {
+    HostProblem problem = random_problem(spec, shape, random());
+    const std::string what = random_specs::make_hostile(spec, problem, random);
+    fill_tensors(spec, problem, random);
+    if (spec.kv_dtype || random() % 3 == 0) {
+      std::vector<KernelPlan> repeating, others;
+      for (const KernelPlan& plan : plans)
+        (repeats(spec, plan) ? repeating : others).push_back(plan);
+      if (!repeating.empty()) {
+        EXPECT_TRUE(judge(spec, problem, repeating, kLaunches)) << what;
+      }
+      if (!others.empty()) {
+        EXPECT_TRUE(judge(spec, problem, others, 1)) << what;
+      }
+    } else {
+      check_apart(spec, problem, plans, static_cast<int>(random() % 4), what);
+    }
+    ++problems_;
+  }
+
+  // Rows that lie apart, NaN between them.
+  void check_apart(const AttentionSpec& spec, const HostProblem& problem,
+                   const std::vector<KernelPlan>& plans, int gap, const std::string& what) {
+    const ForwardOracle exact = oracle_forward(spec, problem);
+    const testing_support::Placement placement{.padding = 16 / element_bytes(spec.dtype) * gap};
+    for (const KernelPlan& plan : plans) {
+      SCOPED_TRACE(fmt::format("{}, {}, {} elements between rows, {}", to_string(plan), what,
+                               placement.padding, to_string(problem.shape)));
+      const auto kernel = bank_.get(spec, plan);
+      HostOutput first;
+      for (int launch = 0; launch < (repeats(spec, plan) ? kLaunches : 1); ++launch) {
+        auto out = testing_support::run_kernel(bank_.device(), **kernel, spec, problem, placement);
+        if (!out.ok() && out.error().id == kStridesUnsupported) {
+          ++refused_["strides"];
+          break;
+        }
+        ASSERT_TRUE(out.ok()) << render(out.error());
+        const std::string wrong = compare(*out, exact).wrong;
+        EXPECT_EQ(wrong, "");
+        if (!wrong.empty()) break;
+        if (launch > 0) {
+          EXPECT_TRUE(is_same_output(*out, first)) << "another launch, other bits";
+        }
+        first = *std::move(out);
+      }
+    }
+  }
+
+  void check_sequences(const AttentionSpec& spec, std::mt19937_64& random,
+                       const std::vector<KernelPlan>& plans) {
+    const std::uint64_t seed = random();
+    HostProblem problem;
+    packed::Cache cache;
+    if (is_paged(spec)) {
+      problem = spec.shared_prefixes && random() % 2 == 0
+                    ? shared_prefix::random_shared(spec, random)
+                    : paged::random_paged(spec, random, 3000);
+    } else {
+      problem = packed::random_packed(spec, random);
+    }
+    std::string what = random_specs::make_hostile(spec, problem, random);
+    fill_tensors(spec, problem, random);
+    if (is_paged(spec)) {
+      const auto order = spec.v_in_k ? paged::CacheOrder::kTokensFirst
+                                     : paged::kCacheOrders[seed % std::size(paged::kCacheOrders)];
+      const bool in_one_array =
+          order == paged::CacheOrder::kInterleaved && spec.head_dim_qk != spec.head_dim_v;
+      if (!spec.v_in_k)
+        cache =
+            paged::cache_in(in_one_array ? paged::CacheOrder::kHeadsFirst : order, spec, problem);
+      what += fmt::format(", pages of {}, order {}", problem.pages.size, static_cast<int>(order));
+    } else {
+      packed::spoil_foreign(spec, problem, -1);
+    }
+    const std::vector<Row> rows = sample_rows(problem, kMaxRows, seed);
+    const ForwardOracle exact = oracle_forward(spec, problem, rows);
+    for (const KernelPlan& plan : plans) {
+      SCOPED_TRACE(fmt::format("{}, {}, {}", to_string(plan), what, to_string(problem.shape)));
+      const auto kernel = bank_.get(spec, plan);
+      HostOutput first;
+      for (int launch = 0; launch < (repeats(spec, plan) ? kLaunches : 1); ++launch) {
+        auto out = packed::run_packed(bank_.device(), **kernel, spec, problem, rows,
+                                      cache.k.empty() ? nullptr : &cache);
+        if (!out.ok() && is_paged(spec) && paged::refuses_pages(out.error(), problem.pages.size)) {
+          ++refused_["pages"];
+          break;
+        }
+        ASSERT_TRUE(out.ok()) << render(out.error());
+        const std::string wrong = compare(*out, exact).wrong;
+        EXPECT_EQ(wrong, "");
+        if (!wrong.empty()) break;
+        if (launch > 0) {
+          EXPECT_TRUE(is_same_output(*out, first)) << "another launch, other bits";
+        }
+        first = *std::move(out);
+      }
+    }
+    ++problems_;
+  }
+};
+
+TEST_F(RandomPlans, AreRight) {
+  for_each_spec(Wanted::kForward, [&](const AttentionSpec& spec, std::mt19937_64& random) {
+    const ProblemShape shape = is_packed(spec) ? kTypical : random_shape(random, false);
+    const std::vector<KernelPlan> plans = plans_of(spec, shape, Pass::kForward, random, 2);
+    if (plans.empty()) return;
+    for (int run = 0; run < 3; ++run) {
+      if (is_packed(spec)) {
+        check_sequences(spec, random, plans);
+      } else {
+        std::vector<KernelPlan> whole = plans;
+        if (run > 0) std::erase_if(whole, [](const auto& plan) { return plan.residues > 1; });
+        if (!whole.empty())
+          check_dense(spec, run == 0 ? shape : random_shape(random, false), random, whole);
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace attune::gpu_test

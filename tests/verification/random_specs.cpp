@@ -1,0 +1,243 @@
+#include "tests/verification/random_specs.hpp"
+
+#include <fmt/format.h>
+
+#include <initializer_list>
+
+namespace attune::random_specs {
+namespace {
+
+class Writer {
+ public:
+  Writer(std::mt19937_64& random, Wanted wanted)
+      : random_(random), trains_(wanted == Wanted::kBothPasses) {}
+
+  std::string write() {
+    const std::string dtype = pick({"bf16", "bf16", "fp16", "fp32"});
+    const bool is_fp32 = dtype == "fp32";
+    const std::string layout =
+        trains_ ? pick({"bshd", "bhsd", "thd"}) : pick({"bshd", "bhsd", "thd", "paged", "paged"});
+    is_packed_ = layout == "thd" || layout == "paged";
+    is_paged_ = layout == "paged";
+    std::string text = fmt::format("name: t\ndtype: {}\nlayout: {}\n", dtype, layout);
+    const bool is_latent = !trains_ && !is_fp32 && one_in(9);
+    const bool is_fp8 = !trains_ && !is_fp32 && !is_latent && one_in(6);
+    if (is_fp32 && one_in(3)) text += "precision: tf32\n";
+    text += fmt::format("head_dim: {}\n", is_latent ? latent_dims() : dims(is_fp8));
+    if (is_latent) text += "v_in_k: true\n";
+    if (is_fp8) text += "kv_dtype: fp8_e4m3\n";
+    if (!is_fp32 && !is_latent && !is_fp8 && !trains_ && one_in(5)) text += "accuracy: strict\n";
+    if (one_in(4)) text += "deterministic: true\n";
+    if (!trains_ && !is_fp8 && one_in(8)) text += "batch_invariant: true\n";
+    if (is_paged_ && !is_fp8 && one_in(4)) text += "shared_prefixes: true\n";
+    if (one_in(4)) text += fmt::format("softmax_scale: {}\n", pick({"float", "0.5", "0.03"}));
+    if (one_in(5) && !is_fp8) text += fmt::format("dropout: {}\n", pick({"0.1", "0.25", "0.5"}));
+    if (const std::string live = mask(); !live.empty()) text += "mask: " + live + "\n";
+    if (const std::string bent = score(); !bent.empty()) text += "score: " + bent + "\n";
+    if (one_in(5)) text += "sink: " + sink() + "\n";
+    if (trains_) text += "passes: [forward, backward]\n";
+    if (tensors_.empty()) return text;
+    text += "tensors:\n";
+    for (const std::string& tensor : tensors_) text += "  " + tensor + "\n";
+    return text;
+  }
+
+ private:
+  std::int64_t below(std::int64_t bound) {
+    return std::uniform_int_distribution<std::int64_t>(0, bound - 1)(random_);
+  }
+  bool one_in(std::int64_t count) { return below(count) == 0; }
+  std::int64_t number(std::int64_t low, std::int64_t high) { return low + below(high - low + 1); }
+  std::string pick(std::initializer_list<const char*> of) {
+    return of.begin()[below(static_cast<std::int64_t>(of.size()))];
+  }
+
+  std::string dims(bool is_fp8) {
+    if (is_fp8) return pick({"64", "128", "128", "96", "256", "80"});
+    return pick({"64",
+                 "64",
+                 "128",
+                 "128",
+                 "256",
+                 "96",
+                 "80",
+                 "32",
+                 "16",
+                 "192",
+                 "72",
+                 "40",
+                 "160",
+                 "{qk: 192, v: 128}",
+                 "{qk: 64, v: 128}",
+                 "{qk: 40, v: 56}",
+                 "{qk: 24, v: 136}",
+                 "{qk: 128, v: 64}",
+                 "{qk: 256, v: 96}",
+                 "112",
+                 "224"});
+  }
+  std::string latent_dims() {
+    return pick({"{qk: 576, v: 512}", "{qk: 576, v: 512}", "{qk: 320, v: 256}", "128",
+                 "{qk: 192, v: 128}", "{qk: 96, v: 64}"});
+  }
+
+  // A new tensor; its name.
+  std::string tensor(const char* dtype, const char* dims, const char* more = "") {
+    const std::string name = fmt::format("t{}", tensors_.size());
+    const bool learns =
+        trains_ && std::string_view(dtype) == "float32" && std::string_view(more).empty();
+    tensors_.push_back(fmt::format("{}: {{dtype: {}, dims: {}{}{}}}", name, dtype, dims, more,
+                                   learns && one_in(2) ? ", grad: true" : ""));
+    return name;
+  }
+
+  std::string mask() {
+    std::string first = term();
+    if (first.empty() || !one_in(4)) return first;
+    const std::string second = term();
+    if (second.empty()) return first;
+    return fmt::format("({}) {} ({})", first, pick({"and", "or", "and not"}), second);
+  }
+  std::string term() {
+    switch (below(24)) {
+      case 0:
+      case 1:
+      case 2:
+      case 3:
+        return "";
+      case 4:
+      case 5:
+      case 6:
+        return "causal";
+      case 7:
+        return "causal_top_left";
+      case 8:
+        return fmt::format("sliding_window({})", number(1, 300));
+      case 9:
+        return fmt::format("causal and (q_pos - kv_idx < {} or kv_idx < {})", number(1, 300),
+                           number(1, 40));
+      case 10:
+        return fmt::format("abs(q_pos - kv_idx) < {}", number(1, 200));
+      case 11:
+        return fmt::format("prefix_lm({})", number(1, 300));
+      case 12: {
+        const std::int64_t n = number(2, 8);
+        return fmt::format("(q_pos - kv_idx) % {} == {}", n, one_in(2) ? 0 : below(n));
+      }
+      case 13:
+        return "kv_idx <= q_pos and q_idx % 7 != 3";
+      case 14: {
+        const std::int64_t n = number(3, 70);
+        return fmt::format("q_pos // {} == kv_idx // {}", n, n);
+      }
+      case 15: {
+        const std::int64_t n = number(8, 40), r = number(1, 6);
+        return fmt::format(
+            "abs(q_idx % {} - kv_idx % {}) <= {} and abs(q_idx // {} - kv_idx // {}) <= {}", n, n,
+            r, n, n, r);
+      }
+      case 16:
+        return fmt::format("causal and q_pos - kv_idx < {} * (h + 1)", number(5, 90));
+      case 17:
+        return fmt::format("kv_idx >= {}[b]", tensor("int32", "[batch]"));
+      case 18: {
+        const std::string doc =
+            tensor("int32", is_packed_ && !is_paged_ ? "[kv_len]" : "[batch, kv_len]",
+                   ", sample: segments(90)");
+        const char* const b = is_packed_ && !is_paged_ ? "" : "b, ";
+        return fmt::format("{0}[{1}min(q_pos, kv_len - 1)] == {0}[{1}kv_idx]", doc, b);
+      }
+      case 19:
+        if (is_packed_) return fmt::format("kv_idx > {}", number(0, 300));
+        return fmt::format("{}[q_idx, kv_idx]",
+                           tensor("bool", "[q_len, kv_len]",
+                                  one_in(2) ? ", sample: chance(0.9)" : ", sample: chance(0.05)"));
+      case 20:
+        if (is_packed_) return "h % 2 == 0 or kv_idx <= q_pos";
+        return fmt::format("{}[q_idx // 64, kv_idx // 64]",
+                           tensor("bool", "[(q_len + 63) // 64, (kv_len + 63) // 64]"));
+      case 21:
+        return fmt::format("kv_idx < {}[q_idx]",
+                           tensor("int32", "[q_len]", ", sample: \"uniform(0, 500)\""));
+      case 22:
+        return pick({"not causal", "kv_idx == q_pos", "kv_idx > 3 and kv_idx < kv_len - 5",
+                     "q_idx % 50 >= 17", "(kv_idx + q_idx) % 3 != 0",
+                     "kv_idx % 64 != 0 and kv_idx % 64 != 63", "kv_idx // 130 % 2 == 1"});
+      default:
+        return "h % 3 != 1 and causal";
+    }
+  }
+
+  std::string score() {
+    if (one_in(3)) return "";
+    std::string text = bend("score");
+    return one_in(4) ? bend("(" + text + ")") : text;
+  }
+  std::string bend(const std::string& s) {
+    switch (below(22)) {
+      case 0:
+      case 1: {
+        const std::string c = pick({"0.5", "5", "20.0", "50", "30"});
+        return fmt::format("{} * tanh({} / {})", c, s, c);
+      }
+      case 2:
+        return fmt::format("{} - {} * abs(q_pos - kv_idx)", s, pick({"0.01", "0.5", "3.0"}));
+      case 3:
+        return fmt::format("{} + {}[h] * (kv_idx - q_pos)", s,
+                           tensor("float32", "[heads]", one_in(2) ? ", sample: slopes" : ""));
+      case 4:
+      case 5:
+        if (is_packed_) return fmt::format("{} + {}[kv_idx]", s, tensor("float32", "[kv_len]"));
+        return fmt::format("{} + {}[q_idx, kv_idx]", s, tensor("float32", "[q_len, kv_len]"));
+      case 6:
+        return fmt::format("{} + {}[kv_idx]", s, tensor("float32", "[kv_len]"));
+      case 7:
+        return fmt::format("{} + {}[q_idx]", s, tensor("float32", "[q_len]"));
+      case 8:
+        return fmt::format("{} * {}[h]", s, tensor("float32", "[heads]"));
+      case 9:
+        return fmt::format("2.5 * {} + 1", s);
+      case 10:
+        return fmt::format("{} if kv_idx % 2 == 0 else -{}", s, s);
+      case 11:
+        return fmt::format("min({}, 1.0)", s);
+      case 12:
+        return fmt::format("{} + {}[h, max(0, min(63, q_pos - kv_idx))]", s,
+                           tensor("float32", "[heads, 64]"));
+      case 13:
+        return fmt::format("{} {} 0.02 * kv_idx", s, pick({"+", "-"}));
+      case 14:
+        return fmt::format("12 * {} + 0.02 * kv_idx", s);
+      case 15:
+        return fmt::format("{} * {} / 8", s, s);
+      case 16:
+        return fmt::format("sin({})", s);
+      case 17:
+        return fmt::format("softplus({})", s);
+      case 18:
+        return fmt::format("-1e9 if (q_idx + kv_idx) % 5 == 0 else {}", s);
+      case 19:
+        return fmt::format("{} + 1e3 * (kv_idx // 90 - q_idx % 3)", s);
+      case 20:
+        return fmt::format("{} + 4.0 * (q_pos - kv_idx)", s);
+      default:
+        return fmt::format("300 * sigmoid({} / 80) - 140", s);
+    }
+  }
+
+  std::string sink() {
+    if (one_in(2)) return pick({"1.5", "-20.0 * h", "60.0", "0.25 * h + b"});
+    return tensor("float32", "[heads]") + "[h]";
+  }
+
+  std::mt19937_64& random_;
+  const bool trains_;
+  bool is_packed_ = false, is_paged_ = false;
+  std::vector<std::string> tensors_;
+};
+
+}  // namespace
+
+std::string draw(std::mt19937_64& random, Wanted wanted) { return Writer(random, wanted).write(); }
+
+}  // namespace attune::random_specs
