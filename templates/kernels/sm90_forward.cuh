@@ -49,10 +49,17 @@ struct Consumer : ConsumerWays {
       may_freeze = may_fail(item.redo);
       if constexpr (kHasSecondWay) {
         const int failures = kHints ? item.redo | item.redo >> kLearnedShift : item.redo;
-        const bool failed = (failures >> slice & 1) != 0;
+        // In one slab any warpgroup's count: it makes all do the item again, and more are to come.
+        const bool failed =
+            kIsOneSlab ? (failures & kAllSlices) != 0 : (failures >> slice & 1) != 0;
         if constexpr (kAsksAtOnce) {
-          if (n == 1 && any_thread((load_shared_4(failed_word(shared)) >> slice & 1) != 0))
-            way = kSecondWay;
+          if constexpr (kIsOneSlab) {
+            if (n == 1 && any_thread((load_shared_4(failed_word(shared)) & kAllSlices) != 0))
+              way = kSecondWay;
+          } else {
+            if (n == 1 && any_thread((load_shared_4(failed_word(shared)) >> slice & 1) != 0))
+              way = kSecondWay;
+          }
         }
         if constexpr (!kTeaches) way = kUnknown;
         way = failed ? kSecondWay : way;

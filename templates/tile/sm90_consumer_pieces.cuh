@@ -142,7 +142,7 @@ struct ConsumerPieces {
     const Context c = context();
     wgmma_pin(s[piece]);
     // Without a mask only the first tile has keys beyond kv_len, and that has a running maximum.
-    unsigned rises = 0;
+    unsigned rises = kNoRise;
     bool raised = false;
     // Never taken: over a branch on their sum ptxas does not move the wait.
     const auto wait = [&] {
@@ -170,7 +170,16 @@ struct ConsumerPieces {
       softmax_frozen<kTracking>(c, s[piece], rows, position(at, piece), full, top, rises, raised,
                                 wait, tracks);
     }
-    if (kTracking && raised) {
+    if constexpr (kTracking && kIsOneSlab) {
+      if constexpr (kLearns) rose = rose || raised;
+      if (kScalesAlways || raised) {
+        wgmma_pin(o);
+        const float factor[2] = {__builtin_bit_cast(float, rises << 16),
+                                 __builtin_bit_cast(float, rises & 0xFFFF0000u)};
+#pragma unroll
+        for (int i = 0; i < kColumnsV / 2; ++i) o[i] *= factor[i / 2 % 2];
+      }
+    } else if (kTracking && raised) {
       if constexpr (kLearns) rose = true;
       wgmma_pin(o);
       const float factor[2] = {shrinkage(static_cast<int>(rises & 0xFFFFu)),

@@ -27,7 +27,9 @@ using Output = float[kColumnsV / 2];
 // With a frozen reference P, the row sum and O may grow after it was chosen. fp32 and bf16 have
 // room for 2^126 both ways: the reference lies 40 above the first maximum, and a final sum below
 // 2^115 proves that nothing overflowed. fp16 ends at 2^16, so there it lies 8 above.
-constexpr float kFrozenOffset = kBf16 ? 40.0f : 8.0f;
+// With kRaisesFar it is 80: what a constant does not serve is rather to rise than to stay.
+constexpr bool kRaisesFar = kConstantReference && kIsOneSlab;
+constexpr float kFrozenOffset = kRaisesFar ? 80.0f : kBf16 ? 40.0f : 8.0f;
 constexpr float kFrozenLimit = kBf16 ? 0x1p115f : 0x1p15f;
 
 constexpr float kFirstReference = kConstantReference ? 40.0f : 0.0f;
@@ -39,9 +41,18 @@ constexpr bool kRecentre = plan::kFrozenMax && kScoreVariesByKey;
 constexpr float kLargeSum = kBf16 ? 0x1p30f : 0x1p12f;
 constexpr int kRecentredExponent = kBf16 ? -60 : -8;
 
-// By so much a tile's scores may be above a reference that is raised, log2: it then lies 40 (fp16:
-// 8) above them.
-constexpr float kTrackedRise = kBf16 ? 40.0f : 12.0f;
+// Whether a loop that raises references multiplies O after every piece, mostly by 1: with a branch
+// over that ptxas leaves sums for behind it, and takes no exponentials meanwhile. A
+// larger O costs what that spares: in one piece a tile 0.95 to 1.02 of the speed.
+constexpr bool kScalesAlways = kIsOneSlab && kPieces == 2;
+
+// By so much a tile's scores may be above a reference that is raised, log2; it then lies
+// kFrozenOffset above them, as it does at first. More room only where the ordinary way has a
+// constant: elsewhere sums are re-centred meanwhile, or the ordinary way's room is less than this.
+constexpr float kTrackedRise = kRaisesFar ? 70.0f : kBf16 ? 40.0f : 12.0f;
+// What is multiplied by 2^-127 or less becomes 0. What was summed is below 2^90: it counts no more
+// beside a score that is so much above the reference, log2.
+constexpr float kOutshines = 120.0f;
 
 // Sums below it have lost what counts, exponentials of 2^-36 of the sum and more: with a constant
 // reference, or where the first tile, from which the reference was taken, had scores of -inf alone.
@@ -230,6 +241,11 @@ ATT_FN float shrinkage(int rise) {
   return __builtin_bit_cast(float, static_cast<unsigned>(max_i32(127 - rise, 0)) << 23);
 }
 
+// What raise_references() says of two rows in one register, which waits for the product that is
+// still to be added to O: the upper row's in the low half. With kIsOneSlab their factors (bf16),
+// elsewhere by how many powers of two they rose.
+constexpr unsigned kNoRise = kIsOneSlab ? 0x3F803F80u : 0;  // 1 and 1
+
 // The largest of a thread's scores in one of its rows and `least`, which is not negative: floats
 // that are not are ordered as their bits are, and of integers one instruction compares three.
 ATT_FN float highest_score(const Scores& s, int half, float least) {
@@ -277,14 +293,17 @@ ATT_FN void share_maxima(float (&top)[2], int piece) {
   top[1] = math_max(top[1], shuffle_xor(top[1], 1 + piece));
 }
 
-// With kTracks: raises the references that the scores, times `factor`, are too far above. `rises`:
-// by how many powers of two, the upper row's in the low half of the word: nothing is rounded, and
-// one register waits for the product that is still to be added to O. `top` has the largest scores
-// so far of this thread, where they are positive. Whether a reference of the warp rose.
+// x >= 0 to the next integer; what is beyond 2^23 is one.
+ATT_FN float round_to_integer(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
+
+// With kTracks: raises the references that the scores, times `factor`, are too far above, by a
+// power of two, so that nothing is rounded. `rises`: kNoRise before. `top` has the
+// largest scores so far of this thread, where they are positive. Whether a reference of the warp
+// rose.
 ATT_FN bool raise_references(const Scores& s, RowState& rows, float (&top)[2], float factor,
                              unsigned& rises) {
   const float least = kSteadyOffset - kTrackedRise;
-  rises = 0;
+  if constexpr (!kIsOneSlab) rises = 0;
   if constexpr (!kSkips) {
     top[0] = highest_score(s, 0, top[0]);
     top[1] = highest_score(s, 1, top[1]);
@@ -306,18 +325,30 @@ ATT_FN bool raise_references(const Scores& s, RowState& rows, float (&top)[2], f
       return false;
     }
   }
+  [[maybe_unused]] unsigned factors[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     const float above = plus_steady_offset(quad_max(highest[half]) * factor) - rows.reference[half];
     // What is beyond 10^9, infinity too, sums to infinity, which total_rows() sees.
-    const int rise = above > kTrackedRise
-                         ? math_floor(math_min(above, 1e9f)) + static_cast<int>(kFrozenOffset)
-                         : 0;
-    rows.reference[half] += static_cast<float>(rise);
-    const int shift = min_i32(rise, 255);
-    rows.sum[half] *= shrinkage(shift);
-    rises |= static_cast<unsigned>(shift) << 16 * half;
+    if constexpr (kIsOneSlab) {
+      float rise = round_to_integer(math_min(above, 1e9f)) + kFrozenOffset;
+      if (kRaisesFar && above < kOutshines) rise = 126.0f;  // no more, as what was summed counts
+      rise = above > kTrackedRise ? rise : 0.0f;
+      rows.reference[half] += rise;
+      const float factor = math_exp2(-rise);  // 0 where it is smaller than any float
+      rows.sum[half] *= factor;
+      factors[half] = __builtin_bit_cast(unsigned, factor);
+    } else {
+      const int rise = above > kTrackedRise
+                           ? math_floor(math_min(above, 1e9f)) + static_cast<int>(kFrozenOffset)
+                           : 0;
+      rows.reference[half] += static_cast<float>(rise);
+      const int shift = min_i32(rise, 255);
+      rows.sum[half] *= shrinkage(shift);
+      rises |= static_cast<unsigned>(shift) << 16 * half;
+    }
   }
+  if constexpr (kIsOneSlab) rises = byte_permute(factors[0], factors[1], 0x7632);
   return true;
 }
 

@@ -185,7 +185,7 @@ TEST_P(Extremes, BesideKeysWhoseScoresAreMinusInfinity) {
 TEST_P(Extremes, ThatClimbBySteps) {
   constexpr std::size_t kStep = 16;  // keys
   const auto dim = static_cast<std::size_t>(spec_.head_dim_qk);
-  for (const double rise : {7.0, 1.0}) {  // a step, in natural units
+  for (const double rise : {35.0, 7.0, 3.0, 1.0}) {  // a step, in natural units
     for (const bool falls : {false, true}) {
       HostProblem problem = problem_with([](int) { return ScoreOffsets{}; });
       const double top = round_to(spec_.dtype, rise / spec_.softmax_scale.value);
