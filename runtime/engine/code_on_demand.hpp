@@ -13,8 +13,8 @@ class CodeOnDemand {
  public:
   explicit CodeOnDemand(const KernelPlan& plan) : plan_(plan) {}
 
-  // Null: it cannot be had, which is found out once. The first call waits for it, also while its
-  // thread captures a graph.
+  // Null: it cannot be had, which is found out once and stays so. The first call waits for it, also
+  // while its thread captures a graph, and so do calls that come meanwhile.
   const LoadedKernel* get(const AttentionSpec& spec, Workshop& workshop);
 
  private:

@@ -14,7 +14,7 @@
 
 namespace attune {
 
-// Immutable.
+// Immutable but for code that is built on demand.
 struct KernelVersion {
   PlanChoice choice;
   std::string plan;  // to_string(choice.plan)

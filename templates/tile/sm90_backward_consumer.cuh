@@ -124,8 +124,8 @@ struct Consumer {
     plan::multiply_dv<kRowBytes, 4 * kRowBytes>(d_v, p_operand, o);
     wgmma_commit();
   }
-  // The same in two halves of the tile's queries: the first one's products are issued while P of
-  // the second one is made.
+  // The same in two halves of the tile's queries, so that ptxas may issue the first one's products
+  // while P of the second one is made.
   template <int kHalf>
   ATT_MEMBER void issue_half_of_dv() {
     constexpr int kSteps = kTileQ / 32;

@@ -47,8 +47,9 @@ constexpr int kRecentredExponent = kBf16 ? -60 : -8;
 constexpr bool kScalesAlways = kIsOneSlab && kPieces == 2;
 
 // By so much a tile's scores may be above a reference that is raised, log2; it then lies
-// kFrozenOffset above them, as it does at first. More room only where the ordinary way has a
-// constant: elsewhere sums are re-centred meanwhile, or the ordinary way's room is less than this.
+// kFrozenOffset above them, as it does at first, or with kRaisesFar a few powers of two less. More
+// room only where the ordinary way has a constant: elsewhere sums are re-centred meanwhile, or the
+// ordinary way's room is less than this.
 constexpr float kTrackedRise = kRaisesFar ? 70.0f : kBf16 ? 40.0f : 12.0f;
 // What is multiplied by 2^-127 or less becomes 0. What was summed is below 2^90: it counts no more
 // beside a score that is so much above the reference, log2.
@@ -293,7 +294,7 @@ ATT_FN void share_maxima(float (&top)[2], int piece) {
   top[1] = math_max(top[1], shuffle_xor(top[1], 1 + piece));
 }
 
-// x >= 0 to the next integer; what is beyond 2^23 is one.
+// The nearest integer, of |x| up to 2^22. What is made of other numbers is not used.
 ATT_FN float round_to_integer(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
 
 // With kTracks: raises the references that the scores, times `factor`, are too far above, by a

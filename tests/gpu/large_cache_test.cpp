@@ -58,7 +58,8 @@ TEST_P(LargeCache, IsRead) {
   if (spec.v_in_k) {
     for (const char* text : {"q64 k64 s2 w8 p2 stretches", "q16 k32 s4 w4 p12"}) {
       const auto plan = parse_plan(fmt::format("mla forward {} {}", to_string(facts.target), text));
-      if (plan.ok() && check_plan(spec, *plan, facts).ok()) requests.push_back({spec, *plan});
+      ASSERT_TRUE(plan.ok()) << render(plan.error());
+      if (check_plan(spec, *plan, facts).ok()) requests.push_back({spec, *plan});
     }
   }
   bank.prepare(requests);

@@ -79,7 +79,8 @@ TEST_P(PaddedGradients, AreThoseOfLiveKeys) {
       const BackwardOracle expected = oracle_backward(masked, problem, given, true);
       for (const KernelPlan& plan : plans.backward) {
         const auto kernel = bank.get(spec, plan);
-        if (!kernel.ok()) continue;
+        if (bank.gives_up(spec, plan)) continue;
+        ASSERT_TRUE(kernel.ok()) << render(kernel.error());
         const auto gradients = (*made)->run(**kernel);
         ASSERT_TRUE(gradients.ok()) << render(gradients.error());
         EXPECT_EQ(wrong_gradient(*gradients, expected), "")

@@ -1,4 +1,4 @@
-// The same of gradients: of random specs, by random plans of the backward pass.
+// Gradients of random specs by random plans of every family, on random and hostile numbers.
 #include "tests/gpu/canary_device.hpp"
 #include "tests/gpu/judge.hpp"
 #include "tests/gpu/random_specs_fixture.hpp"
