@@ -378,7 +378,7 @@ Status Dispatcher::refresh() {
 }
 
 void Dispatcher::enqueue(KernelEntry& entry) {
-  if (!background()) return;
+  if (!has_worker()) return;
   const std::lock_guard lock(mutex_);
   entry.retain();
   queue_.push_back(&entry);
@@ -386,7 +386,7 @@ void Dispatcher::enqueue(KernelEntry& entry) {
 }
 
 void Dispatcher::enqueue_all() {
-  if (!background()) return;
+  if (!has_worker()) return;
   const std::lock_guard lock(mutex_);
   sweep_ = true;
   wake_.notify_one();

@@ -2,6 +2,8 @@
 // the background thread has better ones.
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <deque>
@@ -101,7 +103,12 @@ class Dispatcher {
   void work(const std::stop_token& stop);
 
   const std::shared_ptr<Workshop> workshop_;
+  // False also in a process that was forked from the dispatcher's: the thread is not there, and
+  // mutex_ is locked for ever if the thread held it then.
+  bool has_worker() const { return background_ && getpid() == process_; }
+
   const bool background_;  // the thread asks, also while worker_ is made and ended
+  const pid_t process_ = getpid();
   KernelTable<KernelEntry> kernels_;
   DispatcherCounters counters_;
   std::mutex improve_mutex_;  // one at a time, so that an older choice never replaces a newer one
