@@ -15,6 +15,14 @@ def test_no_import_of_dynamo():
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
+def test_a_call_of_numpys_arrays_does_not_import_what_is_for_torchs():
+    program = (
+        "import sys, numpy, torch, attune; x = numpy.ones((1, 8, 2, 16), numpy.float32); attune.attention(x, x, x);"
+        "assert not [name for name in sys.modules if name.startswith('attune.torch')]"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 def test_the_mark_is_torchs():
     def ours():
         pass

@@ -98,6 +98,38 @@ def test_dropout(name, backend):
     assert torch.equal(run(*given, cu, seed=7, offset=3), attend(*given, cu, seed=7, offset=3))
 
 
+@pytest.mark.parametrize("is_packed", [True, False])
+@pytest.mark.parametrize("seeds", [(2**63 + 5, 2**64 - 1), (7, 2**63 + 5, 9, 2**63 + 6)])
+def test_seeds_that_int64_does_not_hold(seeds, is_packed):
+    """As the first one, which a graph has for a constant, and as a later one, which it leaves open."""
+    torch.compiler.reset()
+    with devices.on_device():
+        x, cu = torch.randn(70, 2, 16), torch.tensor(CU, dtype=torch.int32)
+
+    def attend(x, cu, seed):
+        if is_packed:
+            return attune.attention(x, x, x, cu_q=cu, dropout=0.5, seed=seed, offset=3)
+        return attune.attention(x[None], x[None], x[None], dropout=0.5, seed=seed, offset=3)
+
+    run = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    for seed in seeds:
+        assert torch.equal(run(x, cu, seed), attend(x, cu, seed))
+
+
+def test_a_seed_stays_open():
+    torch.compiler.reset()
+    with devices.on_device():
+        x, cu = torch.randn(70, 2, 16), torch.tensor(CU, dtype=torch.int32)
+
+    def attend(seed):
+        return attune.attention(x, x, x, cu_q=cu, dropout=0.5, seed=seed)
+
+    run = torch.compile(attend, fullgraph=True, backend="aot_eager")
+    run(7), run(8)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        assert torch.equal(run(-9), attend(-9))
+
+
 def test_dropout_over_pages():
     torch.compiler.reset()
     with devices.on_device():

@@ -123,8 +123,14 @@ def test_a_tensor_that_the_spec_has_not_learn_is_refused():
 
 def test_dropout_is_refused():
     q, k, v = operands()
+    before = torch.get_rng_state()
+    for seed in ({}, {"seed": 3}):
+        with pytest.raises(attune.UnsupportedError, match="packed sequences under"):
+            grad(lambda q, seed=seed: attune.attention(q, k, v, cu_q=cu(9, 20), dropout=0.5, **seed).sum())(q)
+    ends = cu(9, 20)
     with pytest.raises(attune.UnsupportedError, match="packed sequences under"):
-        grad(lambda q: attune.attention(q, k, v, cu_q=cu(9, 20), dropout=0.5).sum())(q)
+        vmap(lambda q: attune.attention(q, k, v, cu_q=ends, dropout=0.5), randomness="different")(q[None])
+    assert torch.equal(torch.get_rng_state(), before)  # what is refused draws nothing
 
 
 def test_no_elements_are_refused():

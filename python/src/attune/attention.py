@@ -142,7 +142,7 @@ def attention(
         refuse_jit()
         q, k, v, scales = resolved(q), resolved(k), resolved(v), dict(all_resolved(scales))
         tensors = all_resolved(tensors) if tensors else tensors
-    if torch is not None and spec is None and page_table is None:
+    if torch is not None and isinstance(q, torch.Tensor) and spec is None and page_table is None:
         from attune.torch import _widths
 
         if _widths.is_odd(q, k, v):

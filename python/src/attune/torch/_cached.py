@@ -16,7 +16,7 @@ from attune.torch import _cache_bound, _dropout, _packed_plan
 from attune.torch._cache_plan import Arrays, CachePlan, by_slot, plan_of
 from attune.torch._cache_words import FP8, plan_of_words, text_of_words
 from attune.torch._numbers import constant, plain
-from attune.torch._packed_transforms import run_operator
+from attune.torch._packed_transforms import refuse_dropout, run_operator
 from attune.torch._plain import attention as of_dense  # noqa: F401
 from attune.torch._plain import check_tensors, has_dropout
 from attune.torch._plans import in_one_line, variant_of
@@ -117,7 +117,10 @@ def attention(
         # Slots are in the order of names, those of ints and floats among themselves too.
         ints = [scalars[name] for name in sorted(scalars) if isinstance(scalars[name], int)]
         floats = [scalars[name] for name in sorted(scalars) if not isinstance(scalars[name], int)]
-        state = _dropout.state_in_a_graph(q.device, seed, offset) if has_dropout(text) else None
+        state = None
+        if has_dropout(text):
+            refuse_dropout()
+            state = _dropout.state_in_a_graph(q.device, seed, offset)
         call = in_one_line(text), ints, floats, scale, dropout, state
         o, lse = run_operator(arrays, [tensors[name] for name in sorted(tensors)], call)
         return (o, lse) if return_lse else o

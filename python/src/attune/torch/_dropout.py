@@ -48,8 +48,24 @@ def _on_device(seed: int, offset: int, device: torch.device) -> torch.Tensor:
     """By kernels that fill: nothing is copied from the host, which a capture does not allow."""
     state = torch.empty(2, dtype=torch.int64, device=device)
     for place, number in enumerate((seed, offset)):
-        state[place].fill_((number + 2**63) % 2**64 - 2**63)  # the bits of an unsigned number, as a signed one
+        state[place].fill_(_signed(number))
     return state
+
+
+def _signed(number: int) -> int:
+    """The bits of an unsigned number, as a signed one of int64."""
+    return (number + 2**63) % 2**64 - 2**63
+
+
+def _signed_in_a_graph(number: int) -> int:
+    """The same. What a graph leaves open stays so where int64 holds it, and is a constant of the graph where not."""
+    if not torch.compiler.is_dynamo_compiling():
+        return _signed(number) if isinstance(number, int) else number
+    from torch.fx.experimental.symbolic_shapes import guard_or_true, guard_scalar  # Dynamo has it
+
+    if guard_or_true(number >= -(2**63)) and guard_or_true(number < 2**63):
+        return number
+    return _signed(guard_scalar(number))
 
 
 def draw_tensor(device: torch.device) -> torch.Tensor:
@@ -60,4 +76,6 @@ def draw_tensor(device: torch.device) -> torch.Tensor:
 
 def state_in_a_graph(device: torch.device, seed: int | None, offset: int) -> torch.Tensor:
     """Seed and offset as an operator of a graph takes them: drawn, or on the CPU those that the call gives."""
-    return draw_tensor(device) if seed is None else torch.tensor([seed, offset], device="cpu")
+    if seed is None:
+        return draw_tensor(device)
+    return torch.tensor([_signed_in_a_graph(seed), _signed_in_a_graph(offset)], device="cpu")

@@ -20,17 +20,22 @@ from attune.torch._transforms import (
 Call: TypeAlias = tuple[str, Sequence[Any], Sequence[Any], "float | None", "float | None", "torch.Tensor | None"]
 
 
+def refuse_dropout() -> None:
+    """Raises UnsupportedError under a transform of torch.func."""
+    if not torch.compiler.is_dynamo_compiling() and transforms() is not None:
+        raise UnsupportedError("dropout of packed sequences under torch.func", "sequences of one length have it there")
+
+
 def run_operator(
     arrays: Sequence[torch.Tensor | None], tensors: Sequence[torch.Tensor], call: Call
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """O and LSE by the operator, of `arrays` as _cache_plan.NAMES has them."""
+    """O and LSE by the operator, of `arrays` as _cache_plan.NAMES has them. Before a seed is drawn `refuse_dropout` is
+    called."""
     if torch.compiler.is_dynamo_compiling():
         refuse_tangents_of_a_graph()
     if torch.compiler.is_dynamo_compiling() or transforms() is None:
         found: tuple[torch.Tensor, torch.Tensor] = torch.ops.attune.attention_over_cache(*arrays, tensors, *call)
         return found
-    if variant_of(call[0]).spec.dropout != 0:
-        raise UnsupportedError("dropout of packed sequences under torch.func", "sequences of one length have it there")
     return _Attention.apply(call, *arrays, *tensors)
 
 

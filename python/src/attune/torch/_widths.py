@@ -35,8 +35,35 @@ def attend(
 ) -> Any:
     """What the function gives of operands as wide as kernels have them; of a pair the first one is O."""
     width = v.shape[-1]
-    wider = [pad(x, (0, _missing(x))) for x in (q, k, v)]
+    wider = [_padded(x) for x in (q, k, v)]
     found = function(*wider, scale=q.shape[-1] ** -0.5 if scale is None else scale, **rest)
     if isinstance(found, tuple):
-        return found[0][..., :width].contiguous(), *found[1:]
-    return found[..., :width].contiguous()
+        return _narrowed(found[0], width), *found[1:]
+    return _narrowed(found, width)
+
+
+def _padded(x: torch.Tensor) -> torch.Tensor:
+    """With the columns that are missing, its axes in memory in the order in which they were: O follows q's."""
+    missing = _missing(x)
+    if missing == 0:
+        return x
+    order = _order_in_memory(x)
+    back = [order.index(dim) for dim in range(len(order))]
+    return pad(x.permute(order), (0, missing)).permute(back)
+
+
+def _narrowed(o: torch.Tensor, width: int) -> torch.Tensor:
+    """Its first columns, dense, the other axes in memory in O's order."""
+    return o if o.shape[-1] == width else o[..., :width].clone()
+
+
+def _order_in_memory(x: torch.Tensor) -> list[int]:
+    """The dims, the outermost one first and the last one last. Dynamo, to which strides may be symbols, does not sort
+    by them, and compares them."""
+    order: list[int] = []
+    for dim in range(x.dim() - 1):
+        place = len(order)
+        while place > 0 and x.stride(order[place - 1]) < x.stride(dim):
+            place -= 1
+        order.insert(place, dim)
+    return [*order, x.dim() - 1]
