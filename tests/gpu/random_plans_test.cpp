@@ -1,5 +1,7 @@
 // Random specs by random plans of every family, not only those that the cost model chooses, on
 // random and hostile numbers. A few at every run.
+#include <optional>
+
 #include "tests/cpu/harness.hpp"
 #include "tests/gpu/judge.hpp"
 #include "tests/gpu/random_specs_fixture.hpp"
@@ -45,6 +47,25 @@ class RandomPlans : public RandomSpecs {
     ++problems_;
   }
 
+  // Launches of one kernel; `launch` gives nothing where the plan refuses the problem.
+  template <typename Launch>
+  void check_launches(const AttentionSpec& spec, const KernelPlan& plan, const ForwardOracle& exact,
+                      const Launch& launch) {
+    HostOutput first;
+    for (int i = 0; i < (repeats(spec, plan) ? kLaunches : 1); ++i) {
+      std::optional<Result<HostOutput>> out = launch();
+      if (!out) return;
+      ASSERT_TRUE(out->ok()) << render(out->error());
+      const std::string wrong = compare(**out, exact).wrong;
+      EXPECT_EQ(wrong, "");
+      if (!wrong.empty()) return;
+      if (i > 0) {
+        EXPECT_TRUE(is_same_output(**out, first)) << "another launch, other bits";
+      }
+      first = *std::move(*out);
+    }
+  }
+
   // Rows that lie apart, NaN between them.
   void check_apart(const AttentionSpec& spec, const HostProblem& problem,
                    const std::vector<KernelPlan>& plans, int gap, const std::string& what) {
@@ -54,22 +75,12 @@ class RandomPlans : public RandomSpecs {
       SCOPED_TRACE(fmt::format("{}, {}, {} elements between rows, {}", to_string(plan), what,
                                placement.padding, to_string(problem.shape)));
       const auto kernel = bank_.get(spec, plan);
-      HostOutput first;
-      for (int launch = 0; launch < (repeats(spec, plan) ? kLaunches : 1); ++launch) {
+      check_launches(spec, plan, exact, [&]() -> std::optional<Result<HostOutput>> {
         auto out = testing_support::run_kernel(bank_.device(), **kernel, spec, problem, placement);
-        if (!out.ok() && out.error().id == kStridesUnsupported) {
-          ++refused_["strides"];
-          break;
-        }
-        ASSERT_TRUE(out.ok()) << render(out.error());
-        const std::string wrong = compare(*out, exact).wrong;
-        EXPECT_EQ(wrong, "");
-        if (!wrong.empty()) break;
-        if (launch > 0) {
-          EXPECT_TRUE(is_same_output(*out, first)) << "another launch, other bits";
-        }
-        first = *std::move(out);
-      }
+        if (out.ok() || out.error().id != kStridesUnsupported) return out;
+        ++refused_["strides"];
+        return std::nullopt;
+      });
     }
   }
 
@@ -104,23 +115,14 @@ class RandomPlans : public RandomSpecs {
     for (const KernelPlan& plan : plans) {
       SCOPED_TRACE(fmt::format("{}, {}, {}", to_string(plan), what, to_string(problem.shape)));
       const auto kernel = bank_.get(spec, plan);
-      HostOutput first;
-      for (int launch = 0; launch < (repeats(spec, plan) ? kLaunches : 1); ++launch) {
+      check_launches(spec, plan, exact, [&]() -> std::optional<Result<HostOutput>> {
         auto out = packed::run_packed(bank_.device(), **kernel, spec, problem, rows,
                                       cache.k.empty() ? nullptr : &cache);
-        if (!out.ok() && is_paged(spec) && paged::refuses_pages(out.error(), problem.pages.size)) {
-          ++refused_["pages"];
-          break;
-        }
-        ASSERT_TRUE(out.ok()) << render(out.error());
-        const std::string wrong = compare(*out, exact).wrong;
-        EXPECT_EQ(wrong, "");
-        if (!wrong.empty()) break;
-        if (launch > 0) {
-          EXPECT_TRUE(is_same_output(*out, first)) << "another launch, other bits";
-        }
-        first = *std::move(out);
-      }
+        if (out.ok() || !is_paged(spec) || !paged::refuses_pages(out.error(), problem.pages.size))
+          return out;
+        ++refused_["pages"];
+        return std::nullopt;
+      });
     }
     ++problems_;
   }
