@@ -54,9 +54,11 @@ constexpr bool kMayRound = spec::kIsRelaxed && spec::kDType == DType::bf16;
 // other head dims, where ptxas spills a dozen numbers; beside a masked score that is a line along
 // the keys it orders the loop otherwise (ALiBi, causal, 2 to 5 % slower), and in turns it is 1 to 2
 // % slower. Off the counter, or where P is kept whole, a warpgroup waits too long for the other
-// one's dS under masks that are worked out at length, in most tiles (NATTEN, packed documents).
+// one's dS under masks that are worked out at length, in most tiles (NATTEN, packed documents), and
+// head dim 96 with P whole is level to 3 % slower.
 constexpr bool kAddsMaskedLine = spec::kHasScore && spec::kHasMask && kScoreIsLine;
-constexpr bool kIsEven = !spec::kHasScore && plan::kHasShortMask && !spec::kIsPacked;
+constexpr bool kIsEven = !spec::kHasScore && plan::kHasShortMask && !spec::kIsPacked &&
+                         (kMayRound || (spec::kHeadDimQk == 128 && spec::kHeadDimV == 128));
 constexpr bool kMakesDqOfS = spec::kDType == DType::bf16 &&
                              ((kMayRound && !kTakesItems) || kIsEven) && kDsBuffers > 0 &&
                              kTileQ == 64 && kQkSlabs == 2 && kVSlabs == 2 &&

@@ -27,20 +27,15 @@ ATT_FN void round_p(const float (&p)[kTileQ / 2], unsigned (&operand)[kTileQ / 1
     operand[i / 8][i % 8 / 2] = pack_2<spec::kDType>(p[i], p[i + 1]);
 }
 
-// What rounding P to bf16 took or gave, a signed number of an element: 16 bits, which are all, or
-// the upper 8 of them where a CTA for each key tile leaves fewer registers. Causal, d 128, H200, of
-// 8 and 16 bits: 4096 keys, off the counter, 1142 and 1137 us, 16384 keys 4374 and 4586.
-constexpr bool kKeepsAllBits = kTakesItems;
-using Rests = unsigned[kTileQ / 16][kKeepsAllBits ? 4 : 2];
+// What rounding P to bf16 took or gave: of each element the next 8 bits, a signed number. All 16
+// take 0.4 % less time off the counter under a causal mask, where ptxas has registers for them, and
+// 2 to 7 % more under others and with a CTA for each key tile.
+using Rests = unsigned[kTileQ / 16][2];
 ATT_FN void keep_rests(Rests& rests, int n, int half, float low, float high) {
-  const unsigned a = __builtin_bit_cast(unsigned, low), b = __builtin_bit_cast(unsigned, high);
-  if constexpr (kKeepsAllBits) {
-    rests[n / 2][n % 2 * 2 + half] = byte_permute(a, b, 0x5410u);
-  } else {
-    const unsigned two = byte_permute(a, b, 0x51u);
-    unsigned& four = rests[n / 2][n % 2];
-    four = half == 0 ? two : byte_permute(four, two, 0x5410u);
-  }
+  const unsigned two =
+      byte_permute(__builtin_bit_cast(unsigned, low), __builtin_bit_cast(unsigned, high), 0x51u);
+  unsigned& four = rests[n / 2][n % 2];
+  four = half == 0 ? two : byte_permute(four, two, 0x5410u);
 }
 // Waits for the barrier, which is most often complete. What is kept changes in the other case as
 // far as ptxas knows: else it would make it of P much later, and keep P until then.
@@ -62,18 +57,10 @@ ATT_FN void make_ds_of_parts(const unsigned (&p)[kTileQ / 16][4], const Rests& r
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const unsigned pair = p[n / 2][n % 2 * 2 + half];
-      unsigned low, high;
-      if constexpr (kKeepsAllBits) {
-        const unsigned two = rests[n / 2][n % 2 * 2 + half];
-        low = byte_permute(two, 0u, 0x9910u);
-        high = static_cast<unsigned>(static_cast<int>(two) >> 16);
-      } else {
-        const unsigned four = rests[n / 2][n % 2];
-        low = byte_permute(four, 0u, half == 0 ? 0x8804u : 0xaa24u);
-        high = byte_permute(four, 0u, half == 0 ? 0x9914u : 0xbb34u);
-      }
-      low += pair << 16;
-      high += pair & 0xffff0000u;
+      const unsigned four = rests[n / 2][n % 2];
+      const unsigned low = (pair << 16) + byte_permute(four, 0u, half == 0 ? 0x8804u : 0xaa24u);
+      const unsigned high =
+          (pair & 0xffff0000u) + byte_permute(four, 0u, half == 0 ? 0x9914u : 0xbb34u);
       const int i = 4 * n + 2 * half;
       ds[n / 2][n % 2 * 2 + half] = pack_2<spec::kDType>(
           __builtin_bit_cast(float, low) * d[i], __builtin_bit_cast(float, high) * d[i + 1]);
