@@ -174,8 +174,7 @@ struct Consumer {
 
   // dS of tile n to shared memory, as rows of queries.
   ATT_MEMBER void store_ds(unsigned n) {
-    // Beside what is known of the item, or left of P, there is no register for what follows from
-    // it.
+    // Beside what is known of the item or left of P there is no register for what follows from it.
     const int own_thread = kLoadsKeysApart || kKeepsRests ? opaque(thread) : thread;
     const int lane = own_thread % 32;
     const unsigned slab = shared.d_s(n & 1) + warpgroup * kQSlabBytes;

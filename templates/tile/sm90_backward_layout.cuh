@@ -57,18 +57,18 @@ constexpr bool kMayRound = spec::kIsRelaxed && spec::kDType == DType::bf16;
 // one's dS under masks that are worked out at length, in most tiles (NATTEN, packed documents), and
 // head dim 96 with P whole is level to 3 % slower.
 constexpr bool kAddsMaskedLine = spec::kHasScore && spec::kHasMask && kScoreIsLine;
-constexpr bool kIsEven = !spec::kHasScore && plan::kHasShortMask && !spec::kIsPacked &&
-                         (kMayRound || (spec::kHeadDimQk == 128 && spec::kHeadDimV == 128));
+constexpr bool kIsPlain = !spec::kHasScore && plan::kHasShortMask && !spec::kIsPacked &&
+                          (kMayRound || (spec::kHeadDimQk == 128 && spec::kHeadDimV == 128));
 constexpr bool kMakesDqOfS = spec::kDType == DType::bf16 &&
-                             ((kMayRound && !kTakesItems) || kIsEven) && kDsBuffers > 0 &&
+                             ((kMayRound && !kTakesItems) || kIsPlain) && kDsBuffers > 0 &&
                              kTileQ == 64 && kQkSlabs == 2 && kVSlabs == 2 &&
                              spec::kHeadDimQk % 16 == 0 && spec::kHeadDimV % 16 == 0 &&
-                             plan::kSplitReferences&& plan::kSplitDeltas&& kGradLoads == 0 &&
+                             (plan::kSplitReferences && plan::kSplitDeltas) && kGradLoads == 0 &&
                              (!spec::kHasScore || kScoreGradIsOne) && !kAddsMaskedLine &&
                              !spec::kHasDropout && !kTakesTurns;
 constexpr bool kWalksTightly = kSharesDqRows || kMakesDqOfS;
 constexpr bool kRoundsForDs = kMayRound && kWalksTightly;
-// Else beside P as rounded what rounding took is kept, not P itself.
+// Else what rounding took is kept beside P as rounded, not P itself.
 constexpr bool kKeepsRests = kMakesDqOfS && !kRoundsForDs;
 // Off the counter dO is given back as soon as dV is done.
 constexpr bool kFreesDoEarly = kMakesDqOfS && kTakesItems;
