@@ -10,13 +10,14 @@ namespace attune::planted {
 
 // Of one piece a tile, whose O is scaled when the next tile's first product was issued.
 inline std::vector<Fault> raised_reference_faults() {
-  return {{"O is not scaled",
-           {{"if (kPieces == 1 && !all_lanes(owed == kNoRise)) scale_output(owed);", ""}}},
-          {"O is not scaled behind the last tile",
-           {{"if constexpr (kTracking) scale_owed();\n    if constexpr (!kSharesLast) {",
-             "if constexpr (!kSharesLast) {"}}},
-          {"rows that rise beside others do so in their references alone",
-           {{"rows.sum[half] *= factor;", "rows.sum[half] *= above > kTrackedRise ? factor : 1.0f;"}}}};
+  return {
+      {"O is not scaled",
+       {{"if (kPieces == 1 && !all_lanes(owed == kNoRise)) scale_output(owed);", ""}}},
+      {"O is not scaled behind the last tile",
+       {{"if constexpr (kTracking) scale_owed();\n    if constexpr (!kSharesLast) {",
+         "if constexpr (!kSharesLast) {"}}},
+      {"rows that rise beside others do so in their references alone",
+       {{"rows.sum[half] *= factor;", "rows.sum[half] *= above > kTrackedRise ? factor : 1.0f;"}}}};
 }
 // Of two.
 inline const Fault kUnscaledPiece = {

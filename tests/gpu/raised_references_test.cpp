@@ -12,8 +12,7 @@
 namespace attune::gpu_test {
 namespace {
 
-constexpr ProblemShape kShape{
-    .batch = 1, .heads = 4, .kv_heads = 2, .q_len = 900, .kv_len = 1472};
+constexpr ProblemShape kShape{.batch = 1, .heads = 4, .kv_heads = 2, .q_len = 900, .kv_len = 1472};
 
 void expect_found(const std::vector<planted::Fault>& faults, const std::string& lines,
                   const char* plan_text) {
