@@ -49,17 +49,11 @@ struct Consumer : ConsumerWays {
       may_freeze = may_fail(item.redo);
       if constexpr (kHasSecondWay) {
         const int failures = kHints ? item.redo | item.redo >> kLearnedShift : item.redo;
-        // In one slab any warpgroup's count: it makes all do the item again, and more are to come.
-        const bool failed =
-            kIsOneSlab ? (failures & kAllSlices) != 0 : (failures >> slice & 1) != 0;
+        // Any warpgroup's count: it makes all do the item again, and more are to come.
+        const bool failed = (failures & kAllSlices) != 0;
         if constexpr (kAsksAtOnce) {
-          if constexpr (kIsOneSlab) {
-            if (n == 1 && any_thread((load_shared_4(failed_word(shared)) & kAllSlices) != 0))
-              way = kSecondWay;
-          } else {
-            if (n == 1 && any_thread((load_shared_4(failed_word(shared)) >> slice & 1) != 0))
-              way = kSecondWay;
-          }
+          if (n == 1 && any_thread((load_shared_4(failed_word(shared)) & kAllSlices) != 0))
+            way = kSecondWay;
         }
         if constexpr (!kTeaches) way = kUnknown;
         way = failed ? kSecondWay : way;
@@ -248,7 +242,7 @@ struct Consumer : ConsumerWays {
   ATT_MEMBER bool loop_two(Tile& next, float (&top)[2]) {
     stream.make_uniform();
     tile = uniform(tile);
-    if constexpr (kTracking) take_maxima(rows, top, steady_factor(p));
+    if constexpr (kTracking) begin_tracking(top);
     while (!stream.at_end()) {
       stream.take(next);
       if (kSteadyStops && !is_steady(next)) break;
@@ -304,11 +298,12 @@ struct Consumer : ConsumerWays {
     stream.make_uniform();
     tile = uniform(tile);
     float top[2] = {0.0f, 0.0f};
-    if constexpr (kTracking) take_maxima(rows, top, steady_factor(p));
+    if constexpr (kTracking) begin_tracking(top);
     while (!stream.at_end()) {
       stream.take(next);
       if (kSteadyStops && !is_steady(next)) break;
       issue_qk(next, 0);
+      if constexpr (kTracking) scale_owed();
       issue_pv(tile, 0);
       stream.look(next);
       wgmma_wait<1>();
@@ -319,6 +314,7 @@ struct Consumer : ConsumerWays {
       tile = next;
       stream.wait_v(tile);
     }
+    if constexpr (kTracking) scale_owed();
     if constexpr (!kSharesLast) {
       issue_pv(tile, 0);
       wgmma_wait<0>();

@@ -43,6 +43,7 @@ struct ConsumerPieces {
   bool piece_failed;        // whether a row of the warp did
   bool fixed;               // with kConstantReference: whether the rows have their reference
   TileStream::Found found;  // what `tile` is
+  unsigned owed;            // what O is to be multiplied with before its next product
 
   static constexpr int kHigh = kPieces - 1;
 
@@ -133,6 +134,26 @@ struct ConsumerPieces {
     first = false;
   }
 
+  // What raise_references() said.
+  ATT_MEMBER void scale_output(unsigned rises) {
+    wgmma_pin(o);
+    const float factor[2] = {__builtin_bit_cast(float, rises << 16),
+                             __builtin_bit_cast(float, rises & 0xFFFF0000u)};
+#pragma unroll
+    for (int i = 0; i < kColumnsV / 2; ++i) o[i] *= factor[i / 2 % 2];
+  }
+
+  // In one piece a tile O is scaled when the next tile's QK product was issued, which hides it.
+  // (The lanes are asked anew: a branch on what a loop carries is not uniform to ptxas.)
+  ATT_MEMBER void scale_owed() {
+    if (kPieces == 1 && !all_lanes(owed == kNoRise)) scale_output(owed);
+  }
+
+  ATT_MEMBER void begin_tracking(float (&top)[2]) {
+    owed = kNoRise;
+    take_maxima(rows, top, steady_factor(p));
+  }
+
   // The same with the references as they are. `kRunning` products issued after the one that reads P
   // may still run when it is written. `kTracking`: the references are raised where they must be.
   // Then `top` has the largest positive scores that this thread met.
@@ -170,22 +191,13 @@ struct ConsumerPieces {
       softmax_frozen<kTracking>(c, s[piece], rows, position(at, piece), full, top, rises, raised,
                                 wait, tracks);
     }
-    if constexpr (kTracking && kIsOneSlab) {
+    if constexpr (kTracking) {
       if constexpr (kLearns) rose = rose || raised;
-      if (kScalesAlways || raised) {
-        wgmma_pin(o);
-        const float factor[2] = {__builtin_bit_cast(float, rises << 16),
-                                 __builtin_bit_cast(float, rises & 0xFFFF0000u)};
-#pragma unroll
-        for (int i = 0; i < kColumnsV / 2; ++i) o[i] *= factor[i / 2 % 2];
+      if constexpr (kPieces == 1) {
+        owed = rises;
+      } else if (kScalesAlways || raised) {
+        scale_output(rises);
       }
-    } else if (kTracking && raised) {
-      if constexpr (kLearns) rose = true;
-      wgmma_pin(o);
-      const float factor[2] = {shrinkage(static_cast<int>(rises & 0xFFFFu)),
-                               shrinkage(static_cast<int>(rises >> 16))};
-#pragma unroll
-      for (int i = 0; i < kColumnsV / 2; ++i) o[i] *= factor[i / 2 % 2];
     }
     pack(c, s[piece], probabilities, position(at, piece));
     keep_probabilities();

@@ -20,9 +20,6 @@ constexpr int kCluster = plan::kCluster;
 // kHeadsAbreast a head, two or four each, of one K/V head, all with the same queries.
 constexpr int kSlices = kCluster * kWarpgroups;
 constexpr int kAllSlices = (1 << kSlices) - 1;  // a bit each
-// Both head dims are at most 64: O is small enough for the second way to scale it after every
-// piece. Of other kernels that way's changes cost d 128 without a mask 1 % on ordinary numbers.
-constexpr bool kIsOneSlab = kQkSlabs == 1 && kVSlabs == 1;
 constexpr bool kHeadsAbreast = plan::kItemHeads > 1;
 constexpr int kItemQueries = kSlices * kRows / plan::kItemHeads;
 constexpr int kHeadRows = kHeadsAbreast ? kItemQueries : kRows;  // of a head in a warpgroup

@@ -27,8 +27,8 @@ using Output = float[kColumnsV / 2];
 // With a frozen reference P, the row sum and O may grow after it was chosen. fp32 and bf16 have
 // room for 2^126 both ways: the reference lies 40 above the first maximum, and a final sum below
 // 2^115 proves that nothing overflowed. fp16 ends at 2^16, so there it lies 8 above.
-// With kRaisesFar it is 80: what a constant does not serve is rather to rise than to stay.
-constexpr bool kRaisesFar = kConstantReference && kIsOneSlab;
+// Where the first way has a constant it is 80: what that does not serve rather rises than stays.
+constexpr bool kRaisesFar = kConstantReference;
 constexpr float kFrozenOffset = kRaisesFar ? 80.0f : kBf16 ? 40.0f : 8.0f;
 constexpr float kFrozenLimit = kBf16 ? 0x1p115f : 0x1p15f;
 
@@ -44,16 +44,16 @@ constexpr int kRecentredExponent = kBf16 ? -60 : -8;
 // Whether a loop that raises references multiplies O after every piece, mostly by 1: with a branch
 // over that ptxas leaves sums for behind it, and takes no exponentials meanwhile. A
 // larger O costs what that spares: in one piece a tile 0.95 to 1.02 of the speed.
-constexpr bool kScalesAlways = kIsOneSlab && kPieces == 2;
+constexpr bool kScalesAlways = kQkSlabs == 1 && kVSlabs == 1 && kPieces == 2;
 
 // By so much a tile's scores may be above a reference that is raised, log2; it then lies
 // kFrozenOffset above them, as it does at first, or with kRaisesFar a few powers of two less. More
 // room only where the ordinary way has a constant: elsewhere sums are re-centred meanwhile, or the
 // ordinary way's room is less than this.
-constexpr float kTrackedRise = kRaisesFar ? 70.0f : kBf16 ? 40.0f : 12.0f;
-// What is multiplied by 2^-127 or less becomes 0. What was summed is below 2^90: it counts no more
-// beside a score that is so much above the reference, log2.
-constexpr float kOutshines = 120.0f;
+constexpr float kTrackedRise = kRaisesFar ? 90.0f : kBf16 ? 40.0f : 12.0f;
+// What is multiplied by 2^-127 or less becomes 0. What was summed of 2^17 keys is below 2^107, or
+// 2^57: it counts no more beside a score that is so much above the reference, log2.
+constexpr float kOutshines = kRaisesFar ? 144.0f : 120.0f;
 
 // Sums below it have lost what counts, exponentials of 2^-36 of the sum and more: with a constant
 // reference, or where the first tile, from which the reference was taken, had scores of -inf alone.
@@ -236,16 +236,10 @@ constexpr bool kSharesLast = kPieces == 1 ? !spec::kHasMask || kColumnsV > 128 :
 // and of some ptxas serialises the products (C7514).
 constexpr bool kEndsOnce = kTracks && kPieces == 2 && !kSharesLast && kScoreVariesByKey;
 
-// 2^-rise, or 0 where that is smaller than any float: what it is multiplied with is below 2^60, and
-// what comes beside it 2^-40 (fp16: 2^-8) and more.
-ATT_FN float shrinkage(int rise) {
-  return __builtin_bit_cast(float, static_cast<unsigned>(max_i32(127 - rise, 0)) << 23);
-}
-
 // What raise_references() says of two rows in one register, which waits for the product that is
-// still to be added to O: the upper row's in the low half. With kIsOneSlab their factors (bf16),
-// elsewhere by how many powers of two they rose.
-constexpr unsigned kNoRise = kIsOneSlab ? 0x3F803F80u : 0;  // 1 and 1
+// still to be added to O: their factors (bf16, for they are powers of two), the upper row's in the
+// low half.
+constexpr unsigned kNoRise = 0x3F803F80u;  // 1 and 1
 
 // The largest of a thread's scores in one of its rows and `least`, which is not negative: floats
 // that are not are ordered as their bits are, and of integers one instruction compares three.
@@ -304,7 +298,6 @@ ATT_FN float round_to_integer(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
 ATT_FN bool raise_references(const Scores& s, RowState& rows, float (&top)[2], float factor,
                              unsigned& rises) {
   const float least = kSteadyOffset - kTrackedRise;
-  if constexpr (!kIsOneSlab) rises = 0;
   if constexpr (!kSkips) {
     top[0] = highest_score(s, 0, top[0]);
     top[1] = highest_score(s, 1, top[1]);
@@ -314,42 +307,34 @@ ATT_FN bool raise_references(const Scores& s, RowState& rows, float (&top)[2], f
                 top[1] * factor + least <= rows.reference[1])) {
     return false;
   }
-  float highest[2] = {top[0], top[1]};
+  // Asked before it is known whether the answer is used.
+  float highest[2] = {quad_max(top[0]), quad_max(top[1])};
   if (!all_lanes(top[0] > 0.0f && top[1] > 0.0f)) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float negative = highest_negative_score(s, half);
-      highest[half] = top[half] > 0.0f ? top[half] : negative;
+      const float negative = quad_max(highest_negative_score(s, half));
+      highest[half] = highest[half] > 0.0f ? highest[half] : negative;
     }
     if (all_lanes(highest[0] * factor + least <= rows.reference[0] &&
                   highest[1] * factor + least <= rows.reference[1])) {
       return false;
     }
   }
-  [[maybe_unused]] unsigned factors[2];
+  unsigned factors[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
-    const float above = plus_steady_offset(quad_max(highest[half]) * factor) - rows.reference[half];
+    const float above = plus_steady_offset(highest[half] * factor) - rows.reference[half];
     // What is beyond 10^9, infinity too, sums to infinity, which total_rows() sees.
-    if constexpr (kIsOneSlab) {
-      float rise = round_to_integer(math_min(above, 1e9f)) + kFrozenOffset;
-      if (kRaisesFar && above < kOutshines) rise = 126.0f;  // no more, as what was summed counts
-      rise = above > kTrackedRise ? rise : 0.0f;
-      rows.reference[half] += rise;
-      const float factor = math_exp2(-rise);  // 0 where it is smaller than any float
-      rows.sum[half] *= factor;
-      factors[half] = __builtin_bit_cast(unsigned, factor);
-    } else {
-      const int rise = above > kTrackedRise
-                           ? math_floor(math_min(above, 1e9f)) + static_cast<int>(kFrozenOffset)
-                           : 0;
-      rows.reference[half] += static_cast<float>(rise);
-      const int shift = min_i32(rise, 255);
-      rows.sum[half] *= shrinkage(shift);
-      rises |= static_cast<unsigned>(shift) << 16 * half;
-    }
+    float rise = round_to_integer(math_min(above, 1e9f)) + kFrozenOffset;
+    if (above < kOutshines) rise = math_min(rise, 126.0f);  // no more: what was summed counts
+    // Other rows of the warp rise with those that must: they will the later have to.
+    rise = above > -kFrozenOffset ? math_max(rise, 0.0f) : 0.0f;
+    rows.reference[half] += rise;
+    const float factor = math_exp2(-rise);  // 0 where it is smaller than any float
+    rows.sum[half] *= factor;
+    factors[half] = __builtin_bit_cast(unsigned, factor);
   }
-  if constexpr (kIsOneSlab) rises = byte_permute(factors[0], factors[1], 0x7632);
+  rises = byte_permute(factors[0], factors[1], 0x7632);
   return true;
 }
 

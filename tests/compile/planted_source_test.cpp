@@ -16,6 +16,7 @@
 #include "tests/gpu/mask_edge_faults.hpp"
 #include "tests/gpu/page_row_faults.hpp"
 #include "tests/gpu/planted_faults.hpp"
+#include "tests/gpu/raised_reference_faults.hpp"
 #include "tests/gpu/shared_reciprocal_faults.hpp"
 #include "tests/verification/mla.hpp"
 #include "tests/verification/packed_backward_checks.hpp"
@@ -118,6 +119,18 @@ TEST(PlantedSource, OfKeyPiecesHasItsPlaces) {
     const auto edited = planted::with_fault(kernel->source, fault);
     EXPECT_TRUE(edited.ok()) << fault.name << ": " << render(edited.error());
   }
+}
+
+TEST(PlantedSource, OfRaisedReferencesHasItsPlaces) {
+  const auto spec = parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\n", "t");
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  const auto plan =
+      parse_plan("sm90a forward sm_90a w2 k64 s4 b1 qreg c1 persistent g1 frozen tma");
+  ASSERT_TRUE(plan.ok()) << render(plan.error());
+  const auto kernel = emit(*spec, *plan);
+  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+  const auto edited = planted::with_fault(kernel->source, planted::kUnscaledPiece);
+  EXPECT_TRUE(edited.ok()) << render(edited.error());
 }
 
 TEST(PlantedSource, OfPiecesCountersHasItsPlace) {
