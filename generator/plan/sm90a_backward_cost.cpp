@@ -150,11 +150,18 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   // and 1 % without one, a third stage 3 % (H100, 4096 keys), query tiles of 80 3 %; beside a
   // relative bias they gain 3 %, beside ALiBi, whose slope is the head's, they lose 3 % (H200).
   const bool narrow = is_narrow(spec);
+  // Under a mask tiles of 128 gain more: there nothing else binds (docs/lab/backward.md, 69). Not
+  // where unknown tensors leave items short: documents 459 to 494 us with keys apart, else to 611.
+  const bool is_long_under_mask = is_long(tile) && spec.mask && !spec.deterministic;
+  const double long_rate = !is_long(tile)                     ? 1.0
+                           : !is_long_under_mask              ? 1.12
+                           : spec.environment.tensors.empty() ? 1.17
+                                                              : 1.0;
   const bool is_of_head = spec.score && (expr::depends_on(spec.score, expr::Variable::kHead) ||
                                          !spec.environment.tensors.empty());
   const double rate = (narrow ? 0.53 : 0.67) * (tile.rotated == narrow ? 1.0 : 0.97) *
                       (tile.stages == 2 ? 1.0 : 1.01) * (tile.keys_in_registers ? 1.03 : 1.0) *
-                      (is_long(tile) ? 1.12 : 1.0) *
+                      long_rate *
                       (!is_tall(tile) ? 1.0
                        : is_of_head   ? 0.99
                                       : 1.03);
@@ -164,6 +171,8 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   // rows: d 64 full 1024 759 to 725 us, 4096 2657 to 2683, causal 573 to 529, 1437 to 1400.
   constexpr double kItemClocks = 6000, kTakenItemClocks = 3000, kRowsClocks = 69, kLaunchesUs = 12;
   constexpr double kNarrowApartItemClocks = 3600;
+  // Not of tiles of 128 under a mask: causal, 8192 and 16384 keys 2514 to 2478 us, 4843 to 4849.
+  const double rows_clocks = is_long_under_mask ? 0 : kRowsClocks * tile.tile_q / kTileQ;
   constexpr double kLongItemClocks = 3500;
   const bool is_apart = loads_keys_apart(spec, tile) && !is_packed(spec);
   const double narrow_item = is_apart ? kNarrowApartItemClocks : kTakenItemClocks;
@@ -176,7 +185,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   return {.item = (tile.takes_items && !is_wide(spec) ? narrow_item : kItemClocks) + long_item -
                   skipped + (tile.cuts_walks ? kPartClocks : 0),
           .tile = flops / flops_per_clock + (is_apart           ? apart_clocks(spec, tile)
-                                             : tile.takes_items ? kRowsClocks * tile.tile_q / kTileQ
+                                             : tile.takes_items ? rows_clocks
                                                                 : 0),
           .launch_us = kLaunchesUs,
           .group = {tile.tile_q, tile_kv(tile), is_apart, tile.takes_items, tile.cuts_walks}};

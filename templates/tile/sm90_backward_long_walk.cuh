@@ -22,7 +22,11 @@
 namespace att {
 namespace sm90 {
 
-constexpr bool kWalksLong = kSharesDqRows && !kRoundsForDs;
+// In turns, under a mask, dS comes first, as the key tile whose turn is next waits for it: 4 to 9
+// %.
+constexpr bool kBeginsDvEarly = !(kTakesTurns && spec::kHasMask);
+// There P is rounded first where it may be. Else that gains nothing.
+constexpr bool kWalksLong = kSharesDqRows && (kBeginsDvEarly || !kRoundsForDs);
 
 using HalfOfProducts = float[kTileQ / 4];
 using HalfOfOperand = unsigned[kTileQ / 32][4];
@@ -35,17 +39,17 @@ ATT_FN HalfOfOperand& half_of(Operand& operand) {
   return *reinterpret_cast<HalfOfOperand*>(&operand[kHalf * kTileQ / 32]);
 }
 
-// P of half of S's queries, in its place.
-template <int kHalf, typename Consumer>
-ATT_FN void make_half_of_p(Consumer& c, const Context& context, const TileInfo& tile) {
-  constexpr int kQueries = kTileQ / 2;
+// P of S, of half of its queries or all, in its place. `query`: the first one, of the tile.
+template <int kCount, typename Consumer>
+ATT_FN void make_p(const Consumer& c, const Context& context, const TileInfo& tile, int query,
+                   float (&s)[kCount]) {
+  constexpr int kQueries = 2 * kCount;
   const ColumnElements<kQueries> elements{
       c.k0 + c.warpgroup * kKeys + c.thread / 32 * 16 + c.thread % 32 / 4,
-      tile.tile * kTileQ + kHalf * kQueries + c.thread % 4 * 2, 0, 0};
+      tile.tile * kTileQ + query + c.thread % 4 * 2, 0, 0};
   const unsigned keep[ColumnElements<kQueries>::kWords] = {};
   const bool full = (tile.flags >> c.warpgroup & 1) != 0;
-  elements.probabilities(context, half_of<kHalf>(c.s), full, keep,
-                         [&](int, int, float, float) {});
+  elements.probabilities(context, s, full, keep, [&](int, int, float, float) {});
 }
 
 // Leaves dK and dV, unscaled.
@@ -93,21 +97,34 @@ ATT_FN void walk_long_tiles(Consumer& c) {
       c.is_dropped = now.flags == kDropped;
     }
     const Context context = item_context(p, c.own, c.b, now.h, c.h_kv);
-    make_half_of_p<0>(c, context, now);
-    round_p(half_of<0>(c.s), half_of<0>(c.p_operand));
-    wgmma_pin(half_of<0>(c.p_operand));
-    c.template issue_half_of_dv<0>();
-    make_half_of_p<1>(c, context, now);
-    wgmma_wait<1>();  // for dP
+    if constexpr (kBeginsDvEarly) {
+      make_p(c, context, now, 0, half_of<0>(c.s));
+      round_p(half_of<0>(c.s), half_of<0>(c.p_operand));
+      wgmma_pin(half_of<0>(c.p_operand));
+      c.template issue_half_of_dv<0>();
+      make_p(c, context, now, kTileQ / 2, half_of<1>(c.s));
+    } else {
+      make_p(c, context, now, 0, c.s);
+    }
+    wgmma_wait<kBeginsDvEarly ? 1 : 0>();  // for dP
     wgmma_pin(c.d);
     if (kLoadsKeysApart && now.more == 0) c.warp_arrive(shared.v_empty());
     make_ds(c.s, c.d, c.ds_operand);
     wgmma_pin(c.ds_operand);
     mbarrier_wait(shared.ds_empty(c.written & 1), (c.written >> 1 & 1) ^ 1);
+    if constexpr (!kBeginsDvEarly) {
+      c.store_ds(c.written);
+      round_p(half_of<0>(c.s), half_of<0>(c.p_operand));
+    }
     round_p(half_of<1>(c.s), half_of<1>(c.p_operand));
-    wgmma_pin(half_of<1>(c.p_operand));
-    c.template issue_half_of_dv<1>();
-    c.store_ds(c.written);
+    if constexpr (kBeginsDvEarly) {
+      wgmma_pin(half_of<1>(c.p_operand));
+      c.template issue_half_of_dv<1>();
+      c.store_ds(c.written);
+    } else {
+      wgmma_pin(c.p_operand);
+      c.issue_dv();
+    }
     // Before the first tile of an item there is none: what dQ is made of then is not used.
     if (tiles > 0) {
       mbarrier_wait(shared.ds_full((c.written & 1) ^ 1), (c.written - 1) >> 1 & 1);
