@@ -22,10 +22,10 @@
 namespace att {
 namespace sm90 {
 
-// In turns, under a mask, dS comes first, as the key tile whose turn is next waits for it: 4 to 9
-// %.
+// Not in turns under a mask: the key tile whose turn is next waits for dS, which then comes first.
+// d 64, causal, 16384 keys, H200: 5216 and 5453 us.
 constexpr bool kBeginsDvEarly = !(kTakesTurns && spec::kHasMask);
-// There P is rounded first where it may be. Else that gains nothing.
+// There P is rounded first where it may be: sm90_backward_tight_walk.cuh. Else that gains nothing.
 constexpr bool kWalksLong = kSharesDqRows && (kBeginsDvEarly || !kRoundsForDs);
 
 using HalfOfProducts = float[kTileQ / 4];

@@ -1,7 +1,8 @@
 // A consumer's walk that keeps one P, for tiles whose registers hold no other beside dP.
 //
-// Of narrow heads, through tiles of 128 queries, where P may be rounded first: else
-// sm90_backward_long_walk.cuh. Each warpgroup makes dQ of half of a tile's queries, all columns.
+// Of narrow heads, through tiles of 128 queries, in turns under a mask, where P may be rounded
+// first: else sm90_backward_long_walk.cuh. Each warpgroup makes dQ of half of a tile's queries, all
+// columns.
 //
 //     in flight    S(t)    dP(t)       dV(t)  dQ(t-1)                        dK(t)
 //     arithmetic                 P(t)                dS(t), to shared memory     dQ(t-1) out
