@@ -132,6 +132,8 @@ ATT_FN void walk_long_tiles(Consumer& c) {
     c.issue_dq(c.written - 1);
     c.issue_dk();
     wgmma_wait<1>();  // for dV and dQ
+    // dV reads P while dS is made: without this ptxas may give P's registers away before.
+    if constexpr (kBeginsDvEarly) wgmma_pin(c.p_operand);
     wgmma_pin(c.d_q);
     if (tiles > 0) c.end_dq(c.written - 1, sums);
     sums = sums_tile(p, c.sums_base, now.h, now.tile);
