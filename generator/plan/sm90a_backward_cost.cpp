@@ -153,7 +153,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   // and 1 % without one, a third stage 3 % (H100, 4096 keys), query tiles of 80 3 %; beside a
   // relative bias they gain 3 %, beside ALiBi, whose slope is the head's, they lose 3 % (H200).
   const bool narrow = is_narrow(spec);
-  // Under a mask tiles of 128 gain more: there nothing else binds (docs/lab/backward.md, 71). Not
+  // Under a mask tiles of 128 gain more (docs/lab/backward.md, 71). Not
   // where unknown tensors leave items short: documents 459 to 494 us with keys apart, else to 611.
   const bool is_long_under_mask = is_long(tile) && spec.mask && !spec.deterministic;
   const double long_rate = !is_long(tile)                     ? 1.0
