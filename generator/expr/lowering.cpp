@@ -53,6 +53,11 @@ bool contains_load(const Expr& e) {
   return e->op == Op::kLoad || std::ranges::any_of(e->args, contains_load);
 }
 
+bool contains_division(const Expr& e) {
+  return e->op == Op::kFloorDivide || e->op == Op::kModulo ||
+         std::ranges::any_of(e->args, contains_division);
+}
+
 Expr Lowering::expand(const Expr& e) {
   if (expansions_left_ == 0) return nullptr;
   Expr simpler = expanded(e);

@@ -101,5 +101,6 @@ class Lowering {
 bool depends_on(const Expr& e, Variable variable);
 bool depends_on_position(const Expr& e);  // on q_idx or kv_idx
 bool contains_load(const Expr& e);
+bool contains_division(const Expr& e);  // of int32
 
 }  // namespace attune::expr

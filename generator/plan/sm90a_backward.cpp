@@ -442,6 +442,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kStages = {};\n"
       "constexpr bool kRotated = {};\n"
       "constexpr bool kKeysInRegisters = {};\n"
+      "constexpr bool kHasShortMask = {};\n"
       "constexpr int kProducerRegisters = {};\n"
       "constexpr int kConsumerRegisters = {};\n"
       "constexpr int kSharedBytes = {};\n"
@@ -450,7 +451,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "// S^T = K Q^T and dP^T = V dO^T; dV += P^T dO and dK += dS^T Q; dQ = dS K.\n"
       "{}",
       tile.warpgroups, tile.tile_q, tile.stages, tile.rotated, tile.keys_in_registers,
-      registers_of(spec, tile).producer, registers_of(spec, tile).consumer,
+      has_short_mask(spec), registers_of(spec, tile).producer, registers_of(spec, tile).consumer,
       shared_bytes(spec, tile), backward_row_constants(rows) + learned_constants(spec), products);
 }
 

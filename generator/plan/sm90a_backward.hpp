@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "generator/expr/lowering.hpp"
 #include "generator/plan/cost.hpp"
 #include "generator/plan/plan.hpp"
 #include "generator/plan/sm90a_parts.hpp"
@@ -34,6 +35,12 @@ inline bool is_narrow(const AttentionSpec& spec) {
 // dim 64 no warp has registers enough to bring others' sums to rows meanwhile.
 inline bool loads_keys_apart(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   return is_packed(spec) || (tile.takes_items && (is_wide(spec) || tile.keys_apart));
+}
+
+// Whether a mask takes few instructions an element and leaves few tiles partial, as far as its form
+// says it: no look-up and no division.
+inline bool has_short_mask(const AttentionSpec& spec) {
+  return !spec.mask || (!expr::contains_load(spec.mask) && !expr::contains_division(spec.mask));
 }
 
 // The cost model; family.hpp.

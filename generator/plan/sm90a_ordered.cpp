@@ -422,6 +422,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr int kStages = {};\n"
       "constexpr bool kRotated = false;\n"
       "constexpr bool kKeysInRegisters = false;\n"
+      "constexpr bool kHasShortMask = false;\n"
       "constexpr int kProducerRegisters = {};\n"
       "constexpr int kConsumerRegisters = {};\n"
       "constexpr int kSharedBytes = {};\n"

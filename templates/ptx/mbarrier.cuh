@@ -68,4 +68,17 @@ ATT_FN void mbarrier_wait(unsigned barrier, unsigned parity) {
   }
 }
 
+// Whether it is.
+ATT_FN bool mbarrier_is_complete(unsigned barrier, unsigned parity) {
+  unsigned done;
+  asm volatile(
+      "{\n.reg .pred done;\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, done;\n}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+
 }  // namespace att

@@ -174,8 +174,8 @@ struct Consumer {
 
   // dS of tile n to shared memory, as rows of queries.
   ATT_MEMBER void store_ds(unsigned n) {
-    // Beside what is known of the item there is no register for what follows from it.
-    const int own_thread = kLoadsKeysApart ? opaque(thread) : thread;
+    // Beside what is known of the item or left of P there is no register for what follows from it.
+    const int own_thread = kLoadsKeysApart || kKeepsRests ? opaque(thread) : thread;
     const int lane = own_thread % 32;
     const unsigned slab = shared.d_s(n & 1) + warpgroup * kQSlabBytes;
     // Of step's 16 x 16 block of dS^T the four 8 x 8 matrices are (keys 0..7, queries 0..7), (keys
@@ -197,7 +197,7 @@ struct Consumer {
 
   // Adds the warpgroup's share of dQ to what other CTAs have added.
   ATT_MEMBER void add_dq(float* sums) {
-    float* const to = sums + thread * 4;
+    float* const to = sums + (kKeepsRests ? opaque(thread) : thread) * 4;
     for_columns_of_head(warpgroup, thread / 32, [&](int j) {
       reduce_add_4(to + j * 512, d_q[4 * j], d_q[4 * j + 1], d_q[4 * j + 2], d_q[4 * j + 3]);
     });

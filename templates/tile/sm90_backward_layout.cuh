@@ -50,20 +50,31 @@ constexpr int kDqShares = kWarpgroups;
 constexpr bool kSharesDqRows = kDsBuffers > 0 && kTileQ == kDqShares * 64;
 // Whether dS may be made of P as rounded for dV. Not of fp16, whose small P are no normal numbers.
 constexpr bool kMayRound = spec::kIsRelaxed && spec::kDType == DType::bf16;
-// Then tiles of 64 queries of wide heads make dQ where S was: sm90_backward_tight_walk.cuh. With a
-// CTA for each key tile; not of other head dims, where ptxas spills a dozen numbers; beside a
-// masked score that is a line along the keys it orders the loop otherwise (ALiBi, causal, 2 to 5 %
-// slower), and in turns it is 1 to 2 % slower.
+// Tiles of 64 queries of wide heads may make dQ where S was: sm90_backward_tight_walk.cuh. Not of
+// other head dims, where ptxas spills a dozen numbers; beside a masked score that is a line along
+// the keys it orders the loop otherwise (ALiBi, causal, 2 to 5 % slower), and in turns it is 1 to 2
+// % slower. Off the counter, or where P is kept whole, a warpgroup waits too long for the other
+// one's dS under masks that are worked out at length, in most tiles (NATTEN, packed documents), and
+// head dim 96 with P whole is level to 3 % slower.
 constexpr bool kAddsMaskedLine = spec::kHasScore && spec::kHasMask && kScoreIsLine;
-constexpr bool kHasRoomForRounded =
-    !kTakesItems && spec::kHeadDimQk % 16 == 0 && spec::kHeadDimV % 16 == 0;
-constexpr bool kMakesDqOfS = kMayRound && kDsBuffers > 0 && kTileQ == 64 && kQkSlabs == 2 &&
-                             kVSlabs == 2 &&
+constexpr bool kIsPlain = !spec::kHasScore && plan::kHasShortMask && !spec::kIsPacked &&
+                          (kMayRound || (spec::kHeadDimQk == 128 && spec::kHeadDimV == 128));
+constexpr bool kMakesDqOfS = spec::kDType == DType::bf16 &&
+                             ((kMayRound && !kTakesItems) || kIsPlain) && kDsBuffers > 0 &&
+                             kTileQ == 64 && kQkSlabs == 2 && kVSlabs == 2 &&
+                             spec::kHeadDimQk % 16 == 0 && spec::kHeadDimV % 16 == 0 &&
                              (plan::kSplitReferences && plan::kSplitDeltas) && kGradLoads == 0 &&
                              (!spec::kHasScore || kScoreGradIsOne) && !kAddsMaskedLine &&
-                             !spec::kHasDropout && !kTakesTurns && kHasRoomForRounded;
+                             !spec::kHasDropout && !kTakesTurns;
 constexpr bool kWalksTightly = kSharesDqRows || kMakesDqOfS;
 constexpr bool kRoundsForDs = kMayRound && kWalksTightly;
+// Else what rounding took is kept beside P as rounded, not P itself.
+constexpr bool kKeepsRests = kMakesDqOfS && !kRoundsForDs;
+// Off the counter dO is given back as soon as dV is done.
+constexpr bool kFreesDoEarly = kMakesDqOfS && kTakesItems;
+// dS goes to shared memory behind dK's products, which leave stores more room than dQ's do. Off the
+// counter the other warpgroup wants a whole P's dS sooner.
+constexpr bool kIssuesDkFirst = kMakesDqOfS && (kRoundsForDs || !kTakesItems);
 constexpr int kDqColumns = kQkSlabs * kSlabColumns / (kSharesDqRows ? 1 : kDqShares);
 constexpr int kDqRows = kSharesDqRows ? kTileQ / kDqShares : kTileQ;
 // Where a share of a tile begins, of whole rows' columns and of all queries.

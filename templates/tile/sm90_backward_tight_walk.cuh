@@ -8,8 +8,9 @@
 //     arithmetic                 P(t)                dS(t), to shared memory     dQ(t-1) out
 //
 // Where dS may be made of P as rounded, dV is issued first; d 64, full, takes 5 % less time. Tiles
-// of 64 queries of wide heads then come this way, too: dQ is made where S was as soon as P is made,
-// so that dP need not wait until dQ's sums have been added, nor dV be done before dQ is begun.
+// of 64 queries of wide heads come this way, too: dQ is made where S was as soon as P is made, so
+// that dP need not wait until dQ's sums have been added, nor dV be done before dQ is begun. Where P
+// may not be rounded first, dS is made of dV's operand and what its rounding took.
 //
 //     in flight    S(t)    dP(t)       dQ(t-1)          dV(t)  dK(t)
 //     arithmetic                 P(t)           dS(t)
@@ -46,7 +47,10 @@ ATT_FN void walk_tightly(Consumer& c) {
   int sums = 0;   // of the tile before
   RingPosition before = c.at;
   if constexpr (kSkipsDeadFirst) {
-    if (c.skips_first_tile(sums)) tiles = 1;
+    if (c.skips_first_tile(sums)) {
+      tiles = 1;
+      if constexpr (kFreesDoEarly) c.warp_arrive(shared.do_empty(before.stage));
+    }
   }
   bool more = true;
   while (more) {
@@ -57,7 +61,7 @@ ATT_FN void walk_tightly(Consumer& c) {
     const TileInfo now = load_tile_info(shared.tile(c.at.stage));
     wgmma_wait<1>();  // for dV and dK of the tile before
     if (tiles > 0) {
-      c.warp_arrive(shared.do_empty(before.stage));
+      if constexpr (!kFreesDoEarly) c.warp_arrive(shared.do_empty(before.stage));
       c.warp_arrive(shared.q_empty(before.stage));
     }
     mbarrier_wait(shared.do_full(c.at.stage), c.at.parity);
@@ -81,9 +85,11 @@ ATT_FN void walk_tightly(Consumer& c) {
         c.k0 + c.warpgroup * kKeys + c.thread / 32 * 16 + c.thread % 32 / 4,
         now.tile * kTileQ + c.thread % 4 * 2, 0, 0};
     const unsigned keep[ColumnElements<kTileQ>::kWords] = {};
-    if constexpr (kRoundsForDs) {
+    [[maybe_unused]] Rests rests;
+    if constexpr (kRoundsForDs || kKeepsRests) {
       elements.probabilities(context, c.s, full, keep, [&](int n, int half, float low, float high) {
         c.p_operand[n / 2][n % 2 * 2 + half] = pack_2<spec::kDType>(low, high);
+        if constexpr (kKeepsRests) keep_rests(rests, n, half, low, high);
       });
     }
     wgmma_pin(c.p_operand);
@@ -95,24 +101,34 @@ ATT_FN void walk_tightly(Consumer& c) {
     }
     // Before the first tile of an item there is none: what dQ is made of then is not used.
     if (tiles > 0) {
-      mbarrier_wait(shared.ds_full((c.written & 1) ^ 1), (c.written - 1) >> 1 & 1);
+      const unsigned barrier = shared.ds_full((c.written & 1) ^ 1);
+      const unsigned parity = (c.written - 1) >> 1 & 1;
+      if constexpr (kKeepsRests) {
+        wait_with_rests(barrier, parity, rests, p.kv_len);
+      } else {
+        mbarrier_wait(barrier, parity);
+      }
     }
     c.issue_dq(c.written - 1);
-    if constexpr (kRoundsForDs) {
+    if constexpr (kRoundsForDs || kKeepsRests) {
       wgmma_wait<kMakesDqOfS ? 3 : 2>();  // for dP
       wgmma_pin(c.d);
       if (kLoadsKeysApart && now.more == 0) c.warp_arrive(shared.v_empty());
-      make_ds_of_rounded(c.p_operand, c.d, c.ds_operand);
+      if constexpr (kKeepsRests) {
+        make_ds_of_parts(c.p_operand, rests, c.d, c.ds_operand);
+      } else {
+        make_ds_of_rounded(c.p_operand, c.d, c.ds_operand);
+      }
       wgmma_pin(c.ds_operand);
       mbarrier_wait(shared.ds_empty(c.written & 1), (c.written >> 1 & 1) ^ 1);
-      // Behind dK's products, which leave stores more room than dQ's do.
-      if constexpr (kMakesDqOfS) c.issue_dk();
+      if constexpr (kIssuesDkFirst) c.issue_dk();
       c.store_ds(c.written);
     }
-    if constexpr (!kMakesDqOfS) c.issue_dk();
+    if constexpr (!kIssuesDkFirst) c.issue_dk();
     wgmma_wait<1>();  // for dV and dQ
     // dV reads P where dS was made of it: without this ptxas may give P's registers to dS before.
-    if constexpr (kRoundsForDs) wgmma_pin(c.p_operand);
+    if constexpr (kRoundsForDs || kKeepsRests) wgmma_pin(c.p_operand);
+    if constexpr (kFreesDoEarly) c.warp_arrive(shared.do_empty(c.at.stage));
     wgmma_pin(c.d_q);
     if (tiles > 0) c.end_dq(c.written - 1, sums);
     sums = sums_tile(p, c.sums_base, now.h, now.tile);
@@ -131,7 +147,7 @@ ATT_FN void walk_tightly(Consumer& c) {
   mbarrier_wait(shared.ds_full((c.written & 1) ^ 1), (c.written - 1) >> 1 & 1);
   c.issue_dq(c.written - 1);
   wgmma_wait<0>();
-  c.warp_arrive(shared.do_empty(before.stage));
+  if constexpr (!kFreesDoEarly) c.warp_arrive(shared.do_empty(before.stage));
   c.warp_arrive(shared.q_empty(before.stage));
   wgmma_pin(c.d_q);
   c.end_dq(c.written - 1, sums);

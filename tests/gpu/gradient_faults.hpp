@@ -48,6 +48,7 @@ inline std::vector<Fault> sm90_tile_faults() {
   const std::string packed = "pack_2<spec::kDType>(low, high);";
   const std::string rounded_p = "c.p_operand[n / 2][n % 2 * 2 + half] = ";
   const std::string rounded_d_s = "make_ds_of_rounded(c.p_operand, c.d, c.ds_operand);";
+  const std::string d_s_of_parts = "make_ds_of_parts(c.p_operand, rests, c.d, c.ds_operand);";
   const std::string in_rounded_tile = "now.tile == 3 && now.h == 1 && c.k0 == 0";
   const std::string half_of_p = "round_p(half_of<1>(c.s), half_of<1>(c.p_operand));";
   const std::string one_d_s = "make_ds(c.s, c.d, c.ds_operand);";
@@ -64,10 +65,12 @@ inline std::vector<Fault> sm90_tile_faults() {
       {"dS of a tile left out",
        {{d_s + packed, d_s + in_tile + "0u : " + packed},
         {rounded_d_s, rounded_d_s + each_d_s + "0u;"},
+        {d_s_of_parts, d_s_of_parts + each_d_s + "0u;"},
         {one_d_s, one_d_s + each_d_s + "0u;"}}},
       {"two neighbours of dS exchanged in a tile",
        {{d_s + packed, d_s + in_tile + "pack_2<spec::kDType>(high, low) : " + packed},
         {rounded_d_s, rounded_d_s + each_d_s + "pair >> 16 | pair << 16;"},
+        {d_s_of_parts, d_s_of_parts + each_d_s + "pair >> 16 | pair << 16;"},
         {one_d_s, one_d_s + each_d_s + "pair >> 16 | pair << 16;"}}},
   };
 }

@@ -4,8 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <string>
 
 #include "generator/plan/plan.hpp"
+#include "generator/plan/sm90a_backward.hpp"
 #include "generator/spec/spec.hpp"
 #include "tests/unit/plan/plain_spec.hpp"
 
@@ -37,6 +39,39 @@ TEST(HopperBackwardPlan, DeterministicBackwardPlansAddUpInTurns) {
             without - staged_rows + 6 * 8 + 16);
   const auto rotated = parse_plan("sm90a backward sm_90a w2 q64 s2 rot").value();
   EXPECT_FALSE(check_plan(spec, rotated, hopper).ok()) << "all begin with the first query tile";
+}
+
+// Without a mask wide heads have query tiles of 80, but where P may be rounded before dS is made of
+// it.
+TEST(HopperBackwardPlan, WideHeadsWithoutAMaskHaveTallTilesUnlessPMayBeRounded) {
+  const DeviceFacts hopper = device_facts(Target::kSm90a);
+  AttentionSpec spec = plain_spec(128);
+  const auto tile_q = [&] {
+    const ProblemShape shape{
+        .batch = 4, .heads = 16, .kv_heads = 16, .q_len = 4096, .kv_len = 4096};
+    const KernelPlan plan = default_plan(spec, shape, hopper, Pass::kBackward).value();
+    return std::get<Sm90aBackwardPlan>(plan.tile).tile_q;
+  };
+  EXPECT_EQ(tile_q(), 80);
+  spec.accuracy = Accuracy::kRelaxed;
+  EXPECT_EQ(tile_q(), 64);
+  spec.dtype = DType::kF16;
+  EXPECT_EQ(tile_q(), 80);
+}
+
+TEST(HopperBackwardPlan, MasksThatLookUpOrDivideAreNotShort) {
+  const auto is_short = [](const std::string& lines) {
+    const auto spec = parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\n" + lines, "t");
+    EXPECT_TRUE(spec.ok()) << lines;
+    return spec.ok() && sm90a_backward::has_short_mask(*spec);
+  };
+  EXPECT_TRUE(is_short(""));
+  EXPECT_TRUE(is_short("mask: causal and (q_idx - kv_idx < 1024 or kv_idx < 4)\n"));
+  EXPECT_FALSE(is_short("mask: abs(q_idx // 64 - kv_idx // 64) <= 6\n"));
+  EXPECT_FALSE(is_short("mask: causal and q_idx % 7 < 3\n"));
+  EXPECT_FALSE(
+      is_short("tensors:\n  doc: {dtype: int32, dims: [batch, kv_len]}\n"
+               "mask: doc[b, q_idx] == doc[b, kv_idx]\n"));
 }
 
 // Where heads are short, starting a CTA for each key tile costs more than taking them off a
