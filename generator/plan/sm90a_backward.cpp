@@ -196,12 +196,9 @@ bool is_logistic(const AttentionSpec& spec) {
   return spec.score && expr::score_logistic(spec.score, scale).has_value();
 }
 
-// Under a mask tiles of 64 are as fast or faster, but where P may be rounded first or key tiles add
-// in turns: templates/tile/sm90_backward_tight_walk.cuh.
+// templates/tile/sm90_backward_long_walk.cuh
 bool may_be_long(const AttentionSpec& spec) {
-  const bool rounds = spec.accuracy == Accuracy::kRelaxed && spec.dtype == DType::kBf16;
-  return (rounds || !spec.mask || spec.deterministic) && is_narrow(spec) &&
-         split_rows(spec).splits_references && !has_dropout(spec) &&
+  return is_narrow(spec) && split_rows(spec).splits_references && !has_dropout(spec) &&
          expr::look_up_derivatives(spec.score, spec.environment).empty() && !is_packed(spec);
 }
 // Elsewhere ptxas has too few registers: beside a score in general it spills 45. A softcap without

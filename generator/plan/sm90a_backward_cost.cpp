@@ -28,7 +28,10 @@ bool helpers_take_time(const AttentionSpec& spec, const Sm90aBackwardPlan& tile)
 double tiles_of_helpers(const AttentionSpec& spec, const ProblemShape& shape,
                         const Sm90aBackwardPlan& tile, const LiveWork& work) {
   const double of_tile = is_long(tile) ? 0.5 : 1;
-  const double least = of_tile * (is_narrow(spec) ? 5 : 7);
+  // Of tiles of 128 under a mask as many, off the counter: block diffusion 1150 us, with keys apart
+  // 750; causal, 512 keys, 459 and 393.
+  const bool is_long_off_counter = is_long(tile) && spec.mask && tile.takes_items;
+  const double least = (is_long_off_counter ? 1 : of_tile) * (is_narrow(spec) ? 5 : 7);
   const double rows_ahead = of_tile * (is_narrow(spec) ? 1.3 : 1);
   constexpr std::int64_t kTilesOfHead = 16;  // from so many on: att::heads_with_rows
   const double query_tiles = std::ceil(double(shape.q_len) / tile.tile_q);
@@ -162,11 +165,18 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   // and 1 % without one, a third stage 3 % (H100, 4096 keys), query tiles of 80 3 %; beside a
   // relative bias they gain 3 %, beside ALiBi, whose slope is the head's, they lose 3 % (H200).
   const bool narrow = is_narrow(spec);
+  // Under a mask tiles of 128 gain more (docs/lab/backward.md, 71). Not
+  // where unknown tensors leave items short: documents 459 to 494 us with keys apart, else to 611.
+  const bool is_long_under_mask = is_long(tile) && spec.mask && !spec.deterministic;
+  const double long_rate = !is_long(tile)                     ? 1.0
+                           : !is_long_under_mask              ? 1.12
+                           : spec.environment.tensors.empty() ? 1.17
+                                                              : 1.0;
   const bool is_of_head = spec.score && (expr::depends_on(spec.score, expr::Variable::kHead) ||
                                          !spec.environment.tensors.empty());
   const double rate = (narrow ? 0.53 : 0.67) * (tile.rotated == narrow ? 1.0 : 0.97) *
                       (tile.stages == 2 ? 1.0 : 1.01) * (tile.keys_in_registers ? 1.03 : 1.0) *
-                      (is_long(tile) ? 1.12 : 1.0) * (rounds_unmasked(spec, tile) ? 1.05 : 1.0) *
+                      long_rate * (rounds_unmasked(spec, tile) ? 1.05 : 1.0) *
                       (!is_tall(tile) ? 1.0
                        : is_of_head   ? 0.99
                                       : 1.03);
@@ -176,6 +186,8 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   // rows: d 64 full 1024 759 to 725 us, 4096 2657 to 2683, causal 573 to 529, 1437 to 1400.
   constexpr double kItemClocks = 6000, kTakenItemClocks = 3000, kRowsClocks = 69, kLaunchesUs = 12;
   constexpr double kNarrowApartItemClocks = 3600;
+  // Not of tiles of 128 under a mask: causal, 8192 and 16384 keys 2514 to 2478 us, 4843 to 4849.
+  const double rows_clocks = is_long_under_mask ? 0 : kRowsClocks * tile.tile_q / kTileQ;
   constexpr double kLongItemClocks = 3500;
   const bool is_apart = loads_keys_apart(spec, tile) && !is_packed(spec);
   const double narrow_item = is_apart ? kNarrowApartItemClocks : kTakenItemClocks;
@@ -188,7 +200,7 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   return {.item = (tile.takes_items && !is_wide(spec) ? narrow_item : kItemClocks) + long_item -
                   skipped + (tile.cuts_walks ? kPartClocks : 0),
           .tile = flops / flops_per_clock + (is_apart           ? apart_clocks(spec, tile)
-                                             : tile.takes_items ? kRowsClocks * tile.tile_q / kTileQ
+                                             : tile.takes_items ? rows_clocks
                                                                 : 0),
           .launch_us = kLaunchesUs,
           .group = {tile.tile_q, tile_kv(tile), is_apart, tile.takes_items, tile.cuts_walks}};

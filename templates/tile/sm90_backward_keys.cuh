@@ -16,6 +16,7 @@
 #include "templates/tile/sm90_backward_items.cuh"
 #include "templates/tile/sm90_backward_later_rows.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
+#include "templates/tile/sm90_backward_long_walk.cuh"
 #include "templates/tile/sm90_backward_packed.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_backward_rows_ahead.cuh"
@@ -264,7 +265,9 @@ ATT_FN void consume(const BackwardParams& p, const TensorMap* dk_map, const Tens
     if (thread_index() % 32 == 0) tma_store_wait_read();
     named_barrier_sync(warpgroup_barrier(warpgroup), kWarpgroupThreads);
   }
-  if constexpr (kMakesQueries && kWalksTightly) {
+  if constexpr (kMakesQueries && kWalksLong) {
+    walk_long_tiles(consumer);
+  } else if constexpr (kMakesQueries && kWalksTightly) {
     walk_tightly(consumer);
   } else {
     consumer.run();

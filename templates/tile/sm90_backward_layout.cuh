@@ -121,9 +121,10 @@ ATT_FN void for_columns_of_head(int share, int warp, const Use& use) {
 
 // Whether CTAs help a head's last one to bring its dQ to rows. Without a mask their items are long
 // enough without, and a pass took 0.5 to 2.5 % longer with it; so did narrow heads' tiles of 64
-// queries under a causal mask, which otherwise come off the counter. In order it was not tried.
+// queries under a causal mask, which otherwise come off the counter, and 1 to 3 % those of 128. In
+// order it was not tried.
 constexpr bool kHelpsInPassing = spec::kHasMask && kDsBuffers > 0 && kSumsInTurn && !kTakesItems &&
-                                 !kTakesTurns && kDqColumns == kSlabColumns;
+                                 !kTakesTurns && !kSharesDqRows && kDqColumns == kSlabColumns;
 
 // Warps beside the loader that serve other heads.
 constexpr int kHelpers = kDsBuffers == 0 || !kSumsInTurn ? 0

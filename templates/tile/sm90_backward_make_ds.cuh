@@ -21,9 +21,10 @@ ATT_FN void make_ds(const float (&p)[kTileQ / 2], const float (&d)[kTileQ / 2],
     ds[i / 8][i % 8 / 2] = pack_2<spec::kDType>(p[i] * d[i], p[i + 1] * d[i + 1]);
 }
 
-ATT_FN void round_p(const float (&p)[kTileQ / 2], unsigned (&operand)[kTileQ / 16][4]) {
+template <int kSteps>
+ATT_FN void round_p(const float (&p)[8 * kSteps], unsigned (&operand)[kSteps][4]) {
 #pragma unroll
-  for (int i = 0; i < kTileQ / 2; i += 2)
+  for (int i = 0; i < 8 * kSteps; i += 2)
     operand[i / 8][i % 8 / 2] = pack_2<spec::kDType>(p[i], p[i + 1]);
 }
 

@@ -1,12 +1,11 @@
 // A consumer's walk that keeps one P, for tiles whose registers hold no other beside dP.
 //
-// Of narrow heads, through tiles of 128 queries: half as many barriers, fences and waits as with
-// 64. S and dP then take 128 registers of a thread beside 64 of dK and dV. Each warpgroup makes dQ
-// of half of a tile's queries, all columns. P is rounded for dV when dS is made of it and dP's
-// registers are free, and no product is in flight meanwhile:
+// Of narrow heads, through tiles of 128 queries, in turns under a mask, where P may be rounded
+// first: else sm90_backward_long_walk.cuh. Each warpgroup makes dQ of half of a tile's queries, all
+// columns.
 //
-//     in flight    S(t)    dP(t)                                   dV(t)  dQ(t-1)  dK(t)
-//     arithmetic                 P(t)  dS(t), to shared memory                     dQ(t-1) out
+//     in flight    S(t)    dP(t)       dV(t)  dQ(t-1)                        dK(t)
+//     arithmetic                 P(t)                dS(t), to shared memory     dQ(t-1) out
 //
 // Where dS may be made of P as rounded, dV is issued first; d 64, full, takes 5 % less time. Tiles
 // of 64 queries of wide heads come this way, too: dQ is made where S was as soon as P is made, so
@@ -92,16 +91,6 @@ ATT_FN void walk_tightly(Consumer& c) {
         c.p_operand[n / 2][n % 2 * 2 + half] = pack_2<spec::kDType>(low, high);
         if constexpr (kKeepsRests) keep_rests(rests, n, half, low, high);
       });
-    } else {
-      elements.probabilities(context, c.s, full, keep, [&](int, int, float, float) {});
-      wgmma_wait<0>();  // for dP
-      wgmma_pin(c.d);
-      if (kLoadsKeysApart && now.more == 0) c.warp_arrive(shared.v_empty());
-      make_ds(c.s, c.d, c.ds_operand);
-      wgmma_pin(c.ds_operand);
-      mbarrier_wait(shared.ds_empty(c.written & 1), (c.written >> 1 & 1) ^ 1);
-      c.store_ds(c.written);
-      round_p(c.s, c.p_operand);
     }
     wgmma_pin(c.p_operand);
     if constexpr (kMakesDqOfS) {

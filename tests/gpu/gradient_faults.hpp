@@ -50,18 +50,18 @@ inline std::vector<Fault> sm90_tile_faults() {
   const std::string rounded_d_s = "make_ds_of_rounded(c.p_operand, c.d, c.ds_operand);";
   const std::string d_s_of_parts = "make_ds_of_parts(c.p_operand, rests, c.d, c.ds_operand);";
   const std::string in_rounded_tile = "now.tile == 3 && now.h == 1 && c.k0 == 0";
-  const std::string one_p = "round_p(c.s, c.p_operand);";
+  const std::string half_of_p = "round_p(half_of<1>(c.s), half_of<1>(c.p_operand));";
   const std::string one_d_s = "make_ds(c.s, c.d, c.ds_operand);";
   const auto each_pair = [&](const std::string& of) {
-    return " if (" + in_rounded_tile + ") for (auto& step : c." + of +
+    return " if (" + in_rounded_tile + ") for (auto& step : " + of +
            ") for (unsigned& pair : step) pair = ";
   };
-  const std::string each_d_s = each_pair("ds_operand");
+  const std::string each_d_s = each_pair("c.ds_operand");
   return {
       {"P of a tile left out",
        {{p + packed, p + in_tile + "0u : " + packed},
         {rounded_p + packed, rounded_p + in_rounded_tile + " ? 0u : " + packed},
-        {one_p, one_p + each_pair("p_operand") + "0u;"}}},
+        {half_of_p, half_of_p + each_pair("half_of<1>(c.p_operand)") + "0u;"}}},
       {"dS of a tile left out",
        {{d_s + packed, d_s + in_tile + "0u : " + packed},
         {rounded_d_s, rounded_d_s + each_d_s + "0u;"},

@@ -1,0 +1,168 @@
+// A consumer's walk through tiles of 128 queries of narrow heads that keeps P unrounded for dS.
+//
+// S and dP take 128 registers of a thread beside 64 of dK and dV, so that of P as rounded for dV
+// there is room for half of a tile's queries only until dS is made. Of that half dV is issued as
+// soon as its P is known: without a product that wants it, ptxas puts all exponentials behind the
+// wait for dP, and the tensor cores have nothing to do meanwhile.
+//
+//     in flight    S(t)   dP(t)          dV(t), half     dV(t)              dQ(t-1)  dK(t)
+//     arithmetic             half of P(t)   rest of P(t)  dS(t), to shared memory      dQ(t-1) out
+//
+// Each warpgroup makes dQ of half of a tile's queries, all columns.
+#pragma once
+
+#include "templates/ptx/convert.cuh"
+#include "templates/ptx/mbarrier.cuh"
+#include "templates/ptx/wgmma.cuh"
+#include "templates/tile/backward_scores.cuh"
+#include "templates/tile/sm90_backward_consumer.cuh"
+#include "templates/tile/sm90_backward_layout.cuh"
+#include "templates/tile/sm90_backward_make_ds.cuh"
+
+namespace att {
+namespace sm90 {
+
+// Not in turns under a mask: the key tile whose turn is next waits for dS, which then comes first.
+// d 64, causal, 16384 keys, H200: 5216 and 5453 us.
+constexpr bool kBeginsDvEarly = !(kTakesTurns && spec::kHasMask);
+// There P is rounded first where it may be: sm90_backward_tight_walk.cuh. Else that gains nothing.
+constexpr bool kWalksLong = kSharesDqRows && (kBeginsDvEarly || !kRoundsForDs);
+
+using HalfOfProducts = float[kTileQ / 4];
+using HalfOfOperand = unsigned[kTileQ / 32][4];
+template <int kHalf>
+ATT_FN HalfOfProducts& half_of(Products& s) {
+  return *reinterpret_cast<HalfOfProducts*>(&s[kHalf * kTileQ / 4]);
+}
+template <int kHalf>
+ATT_FN HalfOfOperand& half_of(Operand& operand) {
+  return *reinterpret_cast<HalfOfOperand*>(&operand[kHalf * kTileQ / 32]);
+}
+
+// P of S, of half of its queries or all, in its place. `query`: the first one, of the tile.
+template <int kCount, typename Consumer>
+ATT_FN void make_p(const Consumer& c, const Context& context, const TileInfo& tile, int query,
+                   float (&s)[kCount]) {
+  constexpr int kQueries = 2 * kCount;
+  const ColumnElements<kQueries> elements{
+      c.k0 + c.warpgroup * kKeys + c.thread / 32 * 16 + c.thread % 32 / 4,
+      tile.tile * kTileQ + query + c.thread % 4 * 2, 0, 0};
+  const unsigned keep[ColumnElements<kQueries>::kWords] = {};
+  const bool full = (tile.flags >> c.warpgroup & 1) != 0;
+  elements.probabilities(context, s, full, keep, [&](int, int, float, float) {});
+}
+
+// Leaves dK and dV, unscaled.
+template <typename Consumer>
+ATT_FN void walk_long_tiles(Consumer& c) {
+  const BackwardParams& p = c.p;
+  const SharedMemory& shared = c.shared;
+  zero(c.d_k);
+  zero(c.d_v);
+  // Products name what they write as read, too: ptxas would keep it from item to item.
+  if constexpr (kTakesItems) {
+    zero(c.s);
+    zero(c.d);
+    zero(c.d_q);
+  }
+  if (!c.has_tiles()) return;
+  int tiles = 0;  // of this item so far
+  int sums = 0;   // of the tile before
+  RingPosition before = c.at;
+  bool more = true;
+  while (more) {
+    c.at = uniform(c.at);
+    before = uniform(before);
+    mbarrier_wait(shared.q_full(c.at.stage), c.at.parity);
+    c.issue_s();
+    const TileInfo now = load_tile_info(shared.tile(c.at.stage));
+    wgmma_wait<1>();  // for dK of the tile before
+    if (tiles > 0) {
+      c.warp_arrive(shared.do_empty(before.stage));
+      c.warp_arrive(shared.q_empty(before.stage));
+    }
+    mbarrier_wait(shared.do_full(c.at.stage), c.at.parity);
+    const int flags = kLoadsKeysApart ? now.flags & ~kAllOfQueries : now.flags;
+    if (kMayHaveDeadRows && flags == 0) {
+      clean_dead_rows<kTileQ>(shared.references(c.at.stage), shared.d_o(c.at.stage),
+                              warpgroup_barrier(c.warpgroup));
+    }
+    if constexpr (kTakesItems) {
+      if (tiles == 0) mbarrier_wait(shared.v_full(), c.parity);
+    }
+    c.issue_dp();
+    wgmma_wait<1>();  // for S
+    wgmma_pin(c.s);
+    if constexpr (kTakesItems && spec::kHasMask && !kLoadsKeysApart) {
+      c.is_dropped = now.flags == kDropped;
+    }
+    const Context context = item_context(p, c.own, c.b, now.h, c.h_kv);
+    if constexpr (kBeginsDvEarly) {
+      make_p(c, context, now, 0, half_of<0>(c.s));
+      round_p(half_of<0>(c.s), half_of<0>(c.p_operand));
+      wgmma_pin(half_of<0>(c.p_operand));
+      c.template issue_half_of_dv<0>();
+      make_p(c, context, now, kTileQ / 2, half_of<1>(c.s));
+    } else {
+      make_p(c, context, now, 0, c.s);
+    }
+    wgmma_wait<kBeginsDvEarly ? 1 : 0>();  // for dP
+    wgmma_pin(c.d);
+    if (kLoadsKeysApart && now.more == 0) c.warp_arrive(shared.v_empty());
+    make_ds(c.s, c.d, c.ds_operand);
+    wgmma_pin(c.ds_operand);
+    mbarrier_wait(shared.ds_empty(c.written & 1), (c.written >> 1 & 1) ^ 1);
+    if constexpr (!kBeginsDvEarly) {
+      c.store_ds(c.written);
+      round_p(half_of<0>(c.s), half_of<0>(c.p_operand));
+    }
+    round_p(half_of<1>(c.s), half_of<1>(c.p_operand));
+    if constexpr (kBeginsDvEarly) {
+      wgmma_pin(half_of<1>(c.p_operand));
+      c.template issue_half_of_dv<1>();
+      c.store_ds(c.written);
+    } else {
+      wgmma_pin(c.p_operand);
+      c.issue_dv();
+    }
+    // Before the first tile of an item there is none: what dQ is made of then is not used.
+    if (tiles > 0) {
+      mbarrier_wait(shared.ds_full((c.written & 1) ^ 1), (c.written - 1) >> 1 & 1);
+    }
+    c.issue_dq(c.written - 1);
+    c.issue_dk();
+    wgmma_wait<1>();  // for dV and dQ
+    // dV reads P while dS is made: without this ptxas may give P's registers away before.
+    if constexpr (kBeginsDvEarly) wgmma_pin(c.p_operand);
+    wgmma_pin(c.d_q);
+    if (tiles > 0) c.end_dq(c.written - 1, sums);
+    sums = sums_tile(p, c.sums_base, now.h, now.tile);
+    if (kLoadsKeysApart && (now.flags & kAllOfQueries) != 0) sums = ~sums;
+    before = c.at;
+    c.at.advance();
+    ++c.written;
+    ++tiles;
+    // Never taken: see Consumer::run().
+    if (p.kv_len < 0) {
+      wgmma_wait<0>();
+      return;
+    }
+    more = now.more != 0;
+  }
+  mbarrier_wait(shared.ds_full((c.written & 1) ^ 1), (c.written - 1) >> 1 & 1);
+  c.issue_dq(c.written - 1);
+  wgmma_wait<0>();
+  c.warp_arrive(shared.do_empty(before.stage));
+  c.warp_arrive(shared.q_empty(before.stage));
+  wgmma_pin(c.d_q);
+  c.end_dq(c.written - 1, sums);
+  wgmma_pin(c.d_k);
+  wgmma_pin(c.d_v);
+  if (c.is_dropped) {
+    zero(c.d_k);
+    zero(c.d_v);
+  }
+}
+
+}  // namespace sm90
+}  // namespace att
