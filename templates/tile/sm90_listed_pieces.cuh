@@ -105,7 +105,7 @@ ATT_FN ListedPieces choose_length(const int (&tiles)[kOfLane], const WholeItems&
   // Pieces longer than half a length, all of them, and what the short ones come to.
   float long_pieces = 0.0f, count = 0.0f, most = 0.0f, results = 0.0f;
   float short_tiles = static_cast<float>(behind.tiles + behind.items * kPieceTiles);
-  // Some at once, or each would wait for a chain of results: 128 took 13 us. Those that are not
+  // Some at once, or each would wait for a chain of results, 130 clocks each. Those that are not
   // there count as a short one without tiles.
   constexpr int kAtOnce = 4;
 #pragma unroll

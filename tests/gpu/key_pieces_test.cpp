@@ -184,6 +184,26 @@ TEST_P(KeyPiecesPacked, KeptCountersAreSeen) {
   }
 }
 
+// The CTA that lists them goes through them twice.
+TEST_P(KeyPiecesPacked, MoreItemsThanThreadsThatListThem) {
+  constexpr int kOthers = 1700;
+  KernelBank& bank = KernelBank::instance();
+  const AttentionSpec spec =
+      spec_of(fmt::format("name: t\ndtype: bf16\nlayout: thd\n{}", GetParam()));
+  const HostProblem problem = this->problem(spec, kOthers);
+  std::vector<Row> rows = all_rows(problem);
+  std::erase_if(rows, [](const Row& row) { return row.b >= kOthers; });
+  const ForwardOracle exact = oracle_forward(spec, problem, rows, Arithmetic::kMatrixUnit);
+  for (const char* tile : {kPackedTiles[0], "w2 k64 s3 b1 c1 longest g16 frozen tma heads4"}) {
+    SCOPED_TRACE(tile);
+    const auto kernel = bank.get(spec, plan_of(tile));
+    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+    const auto output = packed::run_packed(bank.device(), **kernel, spec, problem, rows);
+    ASSERT_TRUE(output.ok()) << render(output.error());
+    EXPECT_EQ(compare(*output, exact).wrong, "");
+  }
+}
+
 TEST_P(KeyPiecesPacked, ItemsBehindThoseThatAreCutAreSeen) {
   KernelBank& bank = KernelBank::instance();
   const AttentionSpec spec =
