@@ -99,49 +99,54 @@ ATT_FN ListedPieces choose_length(const int (&tiles)[kOfLane], const WholeItems&
   longest = static_cast<int>(most_of_lanes(static_cast<unsigned>(longest)));
   const float of_cta = math_divide(static_cast<float>(heads), static_cast<float>(ctas));
   const float share = static_cast<float>(total_of_lanes(all) + behind.tiles) * of_cta;
+  // Whole items: the longest first. Pieces must gain some of that, for what they leave is read
+  // again.
+  const float all_items = static_cast<float>(items + behind.items) * of_cta;
+  const float whole = math_max(static_cast<float>(longest + kPieceTiles),
+                               share + round_up(all_items) * kPieceTiles);
+  const float wanted = math_min(0.97f * whole, kMostTime);
+  if (share + all_items * kPieceTiles >= wanted) return {0, items};
   const int length = max_i32(static_cast<int>(share * math_exp2(1.0f - 3.0f / 31.0f * lane)) + 1,
                              max_i32(kPieceTiles, behind.longest));
   const float per_tile = pieces_per_tile(length), half = 0.5f * static_cast<float>(length);
   // Pieces longer than half a length, all of them, and what the short ones come to.
-  float long_pieces = 0.0f, count = 0.0f, most = 0.0f, results = 0.0f;
+  float long_pieces = 0.0f, count = 0.0f, most = 0.0f;
   float short_tiles = static_cast<float>(behind.tiles + behind.items * kPieceTiles);
-  // Some at once, or each would wait for a chain of results, 130 clocks each. Those that are not
-  // there count as a short one without tiles.
-  constexpr int kAtOnce = 4;
-#pragma unroll
-  for (int i = 0; i < kOfLane; ++i) {
+  // Two at once, of which none waits for the other's chain of results. Those that are not there
+  // count as a short one without tiles. One loop, as its instructions come from memory.
+  constexpr int kAtOnce = 2;
 #pragma unroll 1
-    for (int other = 0; other < min_i32(items - 32 * i, 32); other += kAtOnce) {
+  for (int first = 0; first < items; first += kAtOnce) {
+    int own = tiles[0];
 #pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-        const float of_item = static_cast<float>(shuffle_from(tiles[i], other + k));
-        const float pieces = pieces_of_tiles(of_item, per_tile);
-        const bool is_long = of_item > half;
-        count += pieces;
-        results += pieces > 1.0f ? pieces : 0.0f;
-        long_pieces += is_long ? pieces : 0.0f;
-        short_tiles += is_long ? 0.0f : of_item + kPieceTiles;
-        most = math_max(most, math_divide(of_item, pieces));
-      }
+    for (int i = 1; i < kOfLane; ++i) own = first < 32 * i ? own : tiles[i];
+#pragma unroll
+    for (int k = 0; k < kAtOnce; ++k) {
+      const float of_item = static_cast<float>(shuffle_from(own, first + k));
+      const float pieces = pieces_of_tiles(of_item, per_tile);
+      const bool is_long = of_item > half;
+      count += pieces;
+      long_pieces += is_long ? pieces : 0.0f;
+      short_tiles += is_long ? 0.0f : of_item + kPieceTiles;
+      most = math_max(most, math_divide(of_item, pieces));
     }
   }
-  const float absent = static_cast<float>((0 - items) & (kAtOnce - 1));
+  const float absent = static_cast<float>(items & (kAtOnce - 1));
   count -= absent;
   short_tiles -= absent * kPieceTiles;
-  // Whole items: the longest first.
-  const float whole =
-      math_max(static_cast<float>(longest + kPieceTiles),
-               share + round_up(static_cast<float>(items + behind.items) * of_cta) * kPieceTiles);
   // Long ones come in rounds, and short ones where the last round leaves room for them.
   const float rounds = round_up(long_pieces * of_cta), round = round_up(most) + kPieceTiles;
   const float room = (rounds - long_pieces * of_cta) * round;
   const float last = rounds * round + math_max(short_tiles * of_cta - room, 0.0f);
-  const bool fits = results * static_cast<float>(heads) <= kMostResults;
+  // Items that are cut leave results: each has no more than two for each piece beyond its first.
+  const float cuts = count - static_cast<float>(items);
+  const float results = math_min(count, 2.0f * cuts) * static_cast<float>(heads);
+  const bool fits = cuts > 0.0f && results <= kMostResults;
   const float of_longest = pieces_of_tiles(static_cast<float>(longest), per_tile);
   const float time = fits ? math_min(last + 0.5f * of_longest, kMostTime) : infinity();
   // Bits of numbers that are not negative go by their size.
   const unsigned least = least_of_lanes(__builtin_bit_cast(unsigned, time));
-  if (least >= __builtin_bit_cast(unsigned, math_min(whole, kMostTime))) return {0, items};
+  if (least >= __builtin_bit_cast(unsigned, wanted)) return {0, items};
   const unsigned best = ballot(__builtin_bit_cast(unsigned, time) == least);
   const int chosen = highest_bit(best & (0 - best));
   return {shuffle_from(length, chosen), shuffle_from(static_cast<int>(count), chosen)};
@@ -164,9 +169,12 @@ ATT_FN ListedPieces choose_pieces(const PackedParams& p, int heads, int ctas) {
 #pragma unroll
   for (int i = 0; i < kOfLane; ++i) items[i] = listed_item(p, thread_index() % 32 + 32 * i);
   const WholeItems behind = items_behind(p);
-  int tiles[kOfLane];
+  const int capacity = sequence_item_count(p.q_len, p.batch, kItemQueries);
+  int tiles[kOfLane] = {};
 #pragma unroll
-  for (int i = 0; i < kOfLane; ++i) tiles[i] = listed_tiles(p, items[i]);
+  for (int i = 0; i < kOfLane; ++i) {
+    if (32 * i < capacity) tiles[i] = listed_tiles(p, items[i]);
+  }
 #pragma unroll
   for (int i = 0; i < kOfLane; ++i) tiles[i] = tiles[i] > 0 ? max_i32(tiles[i], behind.longest) : 0;
   return choose_length(tiles, behind, heads, ctas);
