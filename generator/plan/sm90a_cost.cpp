@@ -333,13 +333,13 @@ double tiles_in_open(const AttentionSpec& spec, const Sm90aPlan& tile, const Pro
 // - With a score two buffers: softcaps 1.05 to 1.09 in five steps.
 // - Beside chunks, where single tokens walk over thousands of keys, a warpgroup alone, and up to d
 //   128 two with one buffer of scores that are products alone: of 64 keys 1.04 to 1.12.
-// - Three warpgroups of narrow heads whose items some K/V head's heads do not fill: six for five,
-//   d 64 and 80, 1.10 to 1.12 in three problems.
+// - Three warpgroups whose items a K/V head's heads do not fill, of narrow heads: six for five, d
+//   64, 1.11 and 1.12. At d 80 1.10, but eight heads of two warpgroups took 1.34 there.
 double of_sequences(const AttentionSpec& spec, const Sm90aPlan& tile, const ProblemShape& shape,
                     double tiles) {
   constexpr double kThree = 1.2, kThreeOfOne = 1.1, kPieces = 1.1, kTwoBuffers = 1.06;
   constexpr double kOne = 1.25, kOneBuffer = 1.08, kOfOthers = 1.15, kShortWalk = 5;
-  constexpr int kWideHead = 128, kNarrowHead = 80;
+  constexpr int kWideHead = 128, kNarrowHead = 64;
   if (!is_packed(spec)) return 1;
   const bool is_one = shape.batch == 1, three = tile.warpgroups == 3;
   double longer = 1;
