@@ -327,10 +327,10 @@ ATT_FN constexpr Int key_piece_count(Int items, Int rows, Int pieces) {
   return pieces < most ? pieces : most;
 }
 
-// Whether packed sequences whose queries have room for `q_len` rows may be cut: else results have
-// no room.
+// Whether packed sequences whose queries have room for `q_len` rows may be cut. Where they have
+// more, items are many and fill the processors as they are, and results need no room.
 ATT_FN constexpr bool may_cut_listed(long long heads, long long q_len) {
-  return heads * q_len <= kMostKeyRows;
+  return heads * q_len <= 4 * kMostKeyRows;
 }
 // Counters of pieces: one for the rows of each warpgroup.
 constexpr int kKeyCounters = kMostKeyRows / 64;

@@ -26,22 +26,38 @@ inline double tile_list_us(const AttentionSpec& spec) { return is_packed(spec) ?
 // From so many queries a mean sequence on, lengths differ.
 constexpr std::int64_t kManyQueries = 17;
 
+// From so many queries a mean sequence on, chunks are long or nearly all sequences are chunks.
+constexpr std::int64_t kLongChunks = 64;
+
 // Whether some of many sequences are chunks of prompts and the others single tokens of long
-// contexts, as in a step of an engine: drafted tokens are fewer than a mean sequence has then, and
-// chunks alone are more. Measured were means of 9 to 55, 15 to 256 sequences and 900 keys and more;
-// 63 is a guess. Where all sequences have 16 to 32 queries each it costs up to 4 %, but 32 x 24 on
-// 162 to 8174 keys, 12 heads on 1, which took 62 us, takes 71.
+// contexts, as in a step of an engine: drafted tokens are fewer than a mean sequence has then.
+// Measured were means of 9 to 55, 15 to 256 sequences and 900 keys and more. Where all sequences
+// have 16 to 32 queries each it costs up to 4 %, but 32 x 24 on 162 to 8174 keys, 12 heads on 1,
+// which took 62 us, takes 71. Of more queries a mean sequence, from 7 sequences on, it is a bet, as
+// chunks alone have as many: these lose up to 10 % by it, and steps take up to twice as long
+// without. So only where heads share keys, and a context is longer than a prompt would be.
 inline bool has_chunks_beside_tokens(const AttentionSpec& spec, const ProblemShape& shape) {
-  constexpr std::int64_t kLeastOfMean = 9, kMostOfMean = 63, kManySequences = 15,
-                         kLongContext = 800;
-  return is_packed(spec) && shape.batch >= kManySequences && shape.q_len >= kLeastOfMean &&
-         shape.q_len <= kMostOfMean && shape.kv_len >= kLongContext;
+  constexpr std::int64_t kLeastOfMean = 9, kMostOfMean = 512;
+  constexpr std::int64_t kManySequences = 15, kSomeSequences = 7;
+  constexpr std::int64_t kLongContext = 800, kOfContext = 8;
+  if (!is_packed(spec) || shape.q_len < kLeastOfMean || shape.q_len > kMostOfMean) return false;
+  const bool is_long = shape.q_len >= kLongChunks;
+  if (is_long && shape.heads == shape.kv_heads) return false;
+  return shape.batch >= (is_long ? kSomeSequences : kManySequences) &&
+         shape.kv_len >= std::max(kLongContext, kOfContext * shape.q_len);
+}
+
+inline bool has_long_chunks_beside_tokens(const AttentionSpec& spec, const ProblemShape& shape) {
+  return shape.q_len >= kLongChunks && has_chunks_beside_tokens(spec, shape);
 }
 
 // Tiles of `rows` queries that a mean sequence of `shape.q_len` has. Where there are many queries
 // each, sequences end anywhere in their last tile; a single token beside chunks takes a tile.
 inline double mean_query_tiles(const AttentionSpec& spec, const ProblemShape& shape, double rows) {
   const double queries = double(shape.q_len);
+  // A long chunk's tiles have fewer keys than single tokens.
+  constexpr double kOfLongChunk = 0.7;
+  if (has_long_chunks_beside_tokens(spec, shape)) return 1 + kOfLongChunk * (queries - 1) / rows;
   if (has_chunks_beside_tokens(spec, shape)) return 1 + (queries - 1) / rows;
   if (!is_packed(spec) || shape.q_len < kManyQueries) return std::ceil(queries / rows);
   return std::max(1.0, queries / rows + 0.5);

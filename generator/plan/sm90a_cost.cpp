@@ -345,11 +345,13 @@ double tiles_in_open(const AttentionSpec& spec, const Sm90aPlan& tile, const Pro
 // - With a score two buffers: softcaps 1.05 to 1.09 in five steps.
 // - Beside chunks, where single tokens walk over thousands of keys, a warpgroup alone, and up to d
 //   128 two with one buffer of scores that are products alone: of 64 keys 1.04 to 1.12.
+// - Three warpgroups whose items a K/V head's heads do not fill, of narrow heads: six for five, d
+//   64, 1.11 and 1.12. At d 80 1.10, but eight heads of two warpgroups took 1.34 there.
 double of_sequences(const AttentionSpec& spec, const Sm90aPlan& tile, const ProblemShape& shape,
                     double tiles) {
   constexpr double kThree = 1.2, kThreeOfOne = 1.1, kPieces = 1.1, kTwoBuffers = 1.06;
-  constexpr double kOne = 1.25, kOneBuffer = 1.08, kShortWalk = 5;
-  constexpr int kWideHead = 128;
+  constexpr double kOne = 1.25, kOneBuffer = 1.08, kOfOthers = 1.15, kShortWalk = 5;
+  constexpr int kWideHead = 128, kNarrowHead = 64;
   if (!is_packed(spec)) return 1;
   const bool is_one = shape.batch == 1, three = tile.warpgroups == 3;
   double longer = 1;
@@ -359,6 +361,8 @@ double of_sequences(const AttentionSpec& spec, const Sm90aPlan& tile, const Prob
   if (tile.warpgroups == 2 && tile.score_buffers == 2 && spec.score) longer *= kTwoBuffers;
   if (!has_chunks_beside_tokens(spec, shape)) return longer;
   if (tile.warpgroups == 1 && tile.pieces == 1) longer *= kOne;  // in pieces: plan_cost()
+  const bool is_narrow = spec.head_dim_qk <= kNarrowHead;
+  if (three && is_narrow && shape.heads / shape.kv_heads % tile.heads != 0) longer *= kOfOthers;
   const bool is_wide = spec.head_dim_qk > kWideHead;
   if (tile.warpgroups == 2 && tile.score_buffers == 1 && !spec.score && !is_wide)
     longer *= kOneBuffer;
@@ -368,12 +372,13 @@ double of_sequences(const AttentionSpec& spec, const Sm90aPlan& tile, const Prob
 // How much longer whole items of unequal sequences take on average, as nobody says how much longer
 // the longest is than the mean: it keeps a CTA for so many `rounds` of mean items. 42 plans of 32
 // problems took 0.46 to 1.16 of the time in pieces, more than 1.04 where that was under 120 us.
-double uneven_lengths(const Sm90aPlan& tile, const ProblemShape& shape, double filled,
-                      double rounds) {
-  constexpr double kSkewed = 0.1, kSkewedRounds = 3, kLong = 0.02;
+double uneven_lengths(const AttentionSpec& spec, const Sm90aPlan& tile, const ProblemShape& shape,
+                      double filled, double rounds) {
+  constexpr double kSkewed = 0.1, kSkewedBesideChunk = 0.15, kSkewedRounds = 3, kLong = 0.02;
   constexpr std::int64_t kLongContext = 12288;  // of which the mean is the less the longer it is
   if (filled == 1 || tile.pieces > 1) return 1;
-  return 1 + kSkewed * std::max(0.0, kSkewedRounds / rounds - 1) +
+  const double skewed = has_long_chunks_beside_tokens(spec, shape) ? kSkewedBesideChunk : kSkewed;
+  return 1 + skewed * std::max(0.0, kSkewedRounds / rounds - 1) +
          (shape.kv_len > kLongContext ? kLong : 0);
 }
 
@@ -429,7 +434,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
       kElementBytes * dims * double(shape.batch) *
       (double(shape.heads) * double(shape.q_len) +
        double(shape.kv_heads) * double(shape.kv_len) * seen_keys(work, shape) * filled);
-  const double uneven = uneven_lengths(tile, shape, filled, rounds);
+  const double uneven = uneven_lengths(spec, tile, shape, filled, rounds);
   const bool is_static = tile.schedule == Schedule::kPersistent && spec.mask != nullptr;
   const double memory_us = (is_static ? kStaticTransfer : 1.0) * uneven * bytes /
                            (kMemoryShare * device.memory_gb_per_s * 1e3);

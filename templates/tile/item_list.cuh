@@ -110,19 +110,31 @@ ATT_FN void list_items(const PackedParams& p, ItemTables& tables) {
   const int thread = thread_index();
   if (thread < kItemClasses) tables.counts[thread] = 0;
   sync_threads();
-  const int count = visit_items<Items>(p, capacity, tables, [&](const SequenceItem&, int which) {
-    take_one(&tables.counts[which]);
-  });
+  // Of a thread's last item: of its only one where there are no more than threads, so that lengths
+  // and sums need not be gone through again.
+  SequenceItem last{-1, 0};
+  int last_class = 0, last_place = 0;
+  const int count =
+      visit_items<Items>(p, capacity, tables, [&](const SequenceItem& item, int which) {
+        last = item;
+        last_class = which;
+        last_place = take_one(&tables.counts[which]);
+      });
   sync_threads();
   const int own = thread < kItemClasses ? tables.counts[thread] : 0;
   sync_threads();
   add_up(tables.counts, kItemClasses, capacity);
   if (thread < kItemClasses) tables.counts[thread] -= own;
   sync_threads();
-  visit_items<Items>(p, capacity, tables, [&](const SequenceItem& item, int which) {
-    const int at = take_one(&tables.counts[which]);
-    if (at < capacity) Items::list(p)[at] = item;
-  });
+  if (p.batch <= kItemThreads && count <= kItemThreads) {
+    const int at = tables.counts[last_class] + last_place;
+    if (last.sequence >= 0 && at < capacity) Items::list(p)[at] = last;
+  } else {
+    visit_items<Items>(p, capacity, tables, [&](const SequenceItem& item, int which) {
+      const int at = take_one(&tables.counts[which]);
+      if (at < capacity) Items::list(p)[at] = item;
+    });
+  }
 #pragma unroll 1
   for (int i = count + thread; i < capacity; i += kItemThreads) Items::list(p)[i] = {-1, 0};
 }

@@ -64,19 +64,26 @@ ATT_FN FoundItem find_item(const PackedParams& p) {
   return {at | item.tile << kSequenceBits, is_there ? walked_tiles(p, sequence, item) : 0};
 }
 
-// The first `count` lanes' items, the longest first.
+// The first `count` lanes' items, the longest first. The others' have no tiles, and come behind.
 ATT_FN FoundItem longest_first(const FoundItem& own, int count) {
+  constexpr int kAtOnce = 4;  // shuffles, of which none waits for another
   const int lane = thread_index() % 32;
   int rank = 0;
 #pragma unroll 1
-  for (int other = 0; other < count; ++other) {
-    const int tiles = shuffle_from(own.tiles, other);
-    rank += tiles > own.tiles || (tiles == own.tiles && other < lane) ? 1 : 0;
+  for (int first = 0; first < count; first += kAtOnce) {
+#pragma unroll
+    for (int other = first; other < first + kAtOnce; ++other) {
+      const int tiles = shuffle_from(own.tiles, other);
+      rank += tiles > own.tiles || (tiles == own.tiles && other < lane) ? 1 : 0;
+    }
   }
   int from = lane;
 #pragma unroll 1
-  for (int other = 0; other < count; ++other) {
-    if (shuffle_from(rank, other) == lane) from = other;
+  for (int first = 0; first < count; first += kAtOnce) {
+#pragma unroll
+    for (int other = first; other < first + kAtOnce; ++other) {
+      if (shuffle_from(rank, other) == lane) from = other;
+    }
   }
   return {shuffle_from(own.word, from), shuffle_from(own.tiles, from)};
 }

@@ -194,7 +194,11 @@ struct ItemSource {
     if constexpr (kCutsKeys && spec::kIsPacked) {
       const int heads = head_items(p);
       listed = choose_pieces(static_cast<const PackedParams&>(p), heads, block_count());
-      if (has_count(p)) count = listed.count * heads;
+      if (finds_items(p)) {
+        count = listed.count * heads;
+      } else if (listed.length > 0) {
+        count = max_i32(count - kMostListed * heads, 0) + listed.count * heads;
+      }
     }
   }
 
@@ -204,7 +208,7 @@ struct ItemSource {
     while (true) {
       bool exhausted = next_index >= count || is_no_item(p, next_index);
       if constexpr (kCutsKeys && spec::kIsPacked)
-        exhausted = next_index >= count || (!has_count(p) && is_no_item(p, next_index));
+        exhausted = next_index >= count || is_behind_list(p);
       if (checked + items_ahead(p) <= issued ||
           (exhausted && checked < issued && plan::kFrozenMax)) {
         const int slot = checked % kItemSlots;
@@ -232,9 +236,11 @@ struct ItemSource {
   }
 
  private:
-  // With kCutsKeys, of packed sequences: whether it is known how many pieces or items there are.
-  ATT_MEMBER bool has_count(const ForwardParams& p) const {
-    return listed.length > 0 || finds_items(p);
+  // With kCutsKeys, of packed sequences: whether next_index is behind all of the list's items.
+  ATT_MEMBER bool is_behind_list(const ForwardParams& p) const {
+    const int heads = head_items(p);
+    return !finds_items(p) && is_whole_listed(listed, heads, next_index) &&
+           is_no_item(p, number_in_list(listed, heads, next_index));
   }
 
   // Not before the item is wanted: CTAs that held one in reserve ended up to 20 % apart at d 256.

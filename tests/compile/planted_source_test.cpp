@@ -133,7 +133,7 @@ TEST(PlantedSource, OfRaisedReferencesHasItsPlaces) {
   EXPECT_TRUE(edited.ok()) << render(edited.error());
 }
 
-TEST(PlantedSource, OfPiecesCountersHasItsPlace) {
+TEST(PlantedSource, OfPackedPiecesHasItsPlaces) {
   const auto spec =
       parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\nlayout: thd\n", "t");
   ASSERT_TRUE(spec.ok()) << render(spec.error());
@@ -141,8 +141,10 @@ TEST(PlantedSource, OfPiecesCountersHasItsPlace) {
   ASSERT_TRUE(plan.ok()) << render(plan.error());
   const auto kernel = emit(*spec, *plan);
   ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-  const auto edited = planted::with_fault(kernel->source, planted::kept_counters());
-  EXPECT_TRUE(edited.ok()) << render(edited.error());
+  for (const planted::Fault& fault : {planted::kept_counters(), planted::skipped_items()}) {
+    const auto edited = planted::with_fault(kernel->source, fault);
+    EXPECT_TRUE(edited.ok()) << fault.name << ": " << render(edited.error());
+  }
 }
 
 TEST(PlantedSource, OfRowsFromPagesHasItsPlaces) {

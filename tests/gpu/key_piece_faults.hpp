@@ -28,4 +28,11 @@ inline Fault kept_counters() {
           {{"params.pieces.arrivals[i] = 0;", "params.pieces.arrivals[i] += 0;"}}};
 }
 
+// Of a list of which some items are cut, those behind them.
+inline Fault skipped_items() {
+  return {"a whole item behind those that may be cut is left out",
+          {{"number + (kMostListed - pieces.count) * heads",
+            "number + (kMostListed + 1 - pieces.count) * heads"}}};
+}
+
 }  // namespace attune::planted

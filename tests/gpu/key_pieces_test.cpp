@@ -108,6 +108,8 @@ class KeyPiecesPacked : public KeyPieces {
       "w2 k64 s2 b1 c1 longest g32 tma p16",
       "w2 k64 s3 b1 c1 longest g16 frozen tma heads4 p16",
       "w1 k64 s3 b1 qreg c1 longest g16 frozen tma heads4"};
+  // With so many the list is longer than what may be cut of it, and is cut.
+  static constexpr int kManyOthers = 240;
   const std::vector<std::int32_t> queries_ = {128, 1, 3, 0, 1, 200, 17, 5, 64};
   const std::vector<std::int32_t> keys_ = {9000, 3, 500, 100, 0, 7001, 900, 4, 64};
 
@@ -136,7 +138,7 @@ TEST_P(KeyPiecesPacked, LongSequencesBesideShortOnes) {
   const AttentionSpec spec =
       spec_of(fmt::format("name: t\ndtype: bf16\nlayout: thd\n{}", GetParam()));
   const std::vector<KernelPlan> all = plans(spec, kPackedTiles);
-  for (const int others : {0, 30, 130}) {
+  for (const int others : {0, 30, 130, kManyOthers}) {
     HostProblem problem = this->problem(spec, others);
     packed::spoil_foreign(spec, problem, 3);
     const std::vector<Row> rows = all_rows(problem);
@@ -180,6 +182,39 @@ TEST_P(KeyPiecesPacked, KeptCountersAreSeen) {
     const ForwardOracle exact = oracle_forward(spec, problem, rows, Arithmetic::kMatrixUnit);
     EXPECT_NE(compare(*output, exact).wrong, "") << others << " more sequences";
   }
+}
+
+// The CTA that lists them goes through them twice.
+TEST_P(KeyPiecesPacked, MoreItemsThanThreadsThatListThem) {
+  constexpr int kOthers = 1700;
+  KernelBank& bank = KernelBank::instance();
+  const AttentionSpec spec =
+      spec_of(fmt::format("name: t\ndtype: bf16\nlayout: thd\n{}", GetParam()));
+  const HostProblem problem = this->problem(spec, kOthers);
+  std::vector<Row> rows = all_rows(problem);
+  std::erase_if(rows, [](const Row& row) { return row.b >= kOthers; });
+  const ForwardOracle exact = oracle_forward(spec, problem, rows, Arithmetic::kMatrixUnit);
+  for (const char* tile : {kPackedTiles[0], "w2 k64 s3 b1 c1 longest g16 frozen tma heads4"}) {
+    SCOPED_TRACE(tile);
+    const auto kernel = bank.get(spec, plan_of(tile));
+    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+    const auto output = packed::run_packed(bank.device(), **kernel, spec, problem, rows);
+    ASSERT_TRUE(output.ok()) << render(output.error());
+    EXPECT_EQ(compare(*output, exact).wrong, "");
+  }
+}
+
+TEST_P(KeyPiecesPacked, ItemsBehindThoseThatAreCutAreSeen) {
+  KernelBank& bank = KernelBank::instance();
+  const AttentionSpec spec =
+      spec_of(fmt::format("name: t\ndtype: bf16\nlayout: thd\n{}", GetParam()));
+  const auto kernel = kernel_with(planted::skipped_items(), spec, plan_of(kPackedTiles[0]));
+  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+  const HostProblem problem = this->problem(spec, kManyOthers);
+  const auto output = packed::run_packed(bank.device(), **kernel, spec, problem, all_rows(problem));
+  ASSERT_FALSE(output.ok());
+  EXPECT_NE(render(output.error()).find("not written"), std::string::npos)
+      << render(output.error());
 }
 
 TEST_P(KeyPiecesPacked, Pages) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "generator/spec/lengths.hpp"
 #include "runtime/reference/device_oracle.hpp"
 #include "tests/gpu/kernel_bank.hpp"
 #include "tuner/measure/device_problem.hpp"
@@ -135,6 +136,23 @@ TEST(RepeatMla, StretchesGiveTheSameBits) {
       if (HasFatalFailure()) return;
     }
   }
+}
+
+// A list of more items than may be cut, most of which it takes for alike: which of them come first
+// is another at every launch.
+TEST(RepeatLongLists, PiecesGiveTheSameBits) {
+  KernelBank& bank = KernelBank::instance();
+  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+  if (bank.device().facts().target != Target::kSm90a) GTEST_SKIP() << "the plans are for sm_90a";
+  AttentionSpec spec = spec_of("name: t\ndtype: bf16\nhead_dim: 64\nlayout: paged\nmask: causal\n");
+  std::string lengths = "9000, 9000, 9000, 9000";
+  for (int i = 0; i < 68; ++i) lengths += ", 1000, 1080";
+  spec.lengths = parse_lengths(lengths).value();
+  const auto plan =
+      parse_plan("sm90a forward sm_90a w2 k64 s3 b1 c1 longest g16 frozen tma heads8 p16");
+  ASSERT_TRUE(plan.ok()) << render(plan.error());
+  check_repeats(spec, *plan,
+                {.batch = 140, .heads = 8, .kv_heads = 1, .q_len = 140, .kv_len = 9000});
 }
 
 // Warps that copy rows of pages, with two stages, whose next use of a stage may be two uses ahead

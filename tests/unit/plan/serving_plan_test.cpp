@@ -105,6 +105,23 @@ TEST(ServingPlan, SingleTokensOfAGroupShareAnItemBesideAChunk) {
   }
 }
 
+// 2048 queries beside 31 single tokens of up to 31503 keys, eight heads on one: 272 us by a
+// warpgroup for a head, which is an item more for every two heads of a token, 138 by eight heads an
+// item. Beside 16 of up to 32768, twelve on one: 294 us by one warpgroup, whole, 144 by two in
+// pieces.
+TEST(ServingPlan, SingleTokensBesideALongChunkToo) {
+  const auto tile = [](const ProblemShape& shape) {
+    const KernelPlan plan = chosen(packed(Layout::kPaged, 128), shape);
+    return std::get<Sm90aPlan>(plan.tile);
+  };
+  const Sm90aPlan of_eight = tile({32, 8, 1, 2079, 31503}),
+                  of_twelve = tile({17, 12, 1, 2575, 32768});
+  EXPECT_EQ(of_eight.heads, 8);
+  EXPECT_GT(of_eight.pieces, 1);
+  EXPECT_EQ(of_twelve.warpgroups, 2);
+  EXPECT_GT(of_twelve.pieces, 1);
+}
+
 // Lists of the decode family have memory wait for a chunk: 2048 queries and 127 single tokens of 16
 // heads, d 64, 930 us, by stretches 972, by four plans of the tensor unit 693 to 723.
 TEST(ServingPlan, MemoryWaitsForAChunkOfTheDecodeFamily) {
@@ -202,6 +219,21 @@ TEST(SequenceLengths, ATileForEachSingleTokenBesideChunks) {
     other.q_len = queries;
     EXPECT_FALSE(has_chunks_beside_tokens(spec, other)) << queries;
   }
+}
+
+// Long ones where heads share keys, and the context is much longer than a mean sequence's queries.
+TEST(SequenceLengths, LongChunksBesideTokensOfFewSequences) {
+  const AttentionSpec spec = packed(Layout::kPaged, 64);
+  const ProblemShape step{.batch = 8, .heads = 8, .kv_heads = 2, .q_len = 129, .kv_len = 8192};
+  EXPECT_TRUE(has_long_chunks_beside_tokens(spec, step));
+  EXPECT_DOUBLE_EQ(mean_query_tiles(spec, step, 64), 2.4);
+  ProblemShape alone = step, few = step, prompts = step, short_ones = step;
+  alone.kv_heads = 8;
+  few.batch = 6;
+  prompts.kv_len = 1000;
+  short_ones.q_len = 63;
+  for (const ProblemShape& other : {alone, few, prompts, short_ones})
+    EXPECT_FALSE(has_long_chunks_beside_tokens(spec, other)) << to_string(other);
 }
 
 // What a mask leaves may not cost more where it leaves less.
