@@ -1,22 +1,15 @@
 #include "runtime/engine/code_on_demand.hpp"
 
-#include <exception>
-#include <future>
-
 namespace attune {
 
-const LoadedKernel* CodeOnDemand::get(const AttentionSpec& spec, Workshop& workshop) {
+Result<const LoadedKernel*> CodeOnDemand::get(const AttentionSpec& spec, Workshop& workshop) {
+  // Of an exception the next call knows nothing, and tries again.
   std::call_once(once_, [&] {
-    const auto load = [&]() -> std::shared_ptr<LoadedKernel> {
-      workshop.device().allow_during_capture();  // of this thread
-      auto code = workshop.load(spec, plan_);
-      return code.ok() ? std::move(code->kernel) : nullptr;
-    };
-    try {
-      kernel_ = std::async(std::launch::async, load).get();
-    } catch (const std::exception&) {  // no thread, no memory
-    }
+    auto code = workshop.load(spec, plan_, family_);
+    status_ = code.ok() ? ok_status() : Status(code.error());
+    if (code.ok()) kernel_ = std::move(code->kernel);
   });
+  if (!status_.ok()) return status_.error();
   return kernel_.get();
 }
 

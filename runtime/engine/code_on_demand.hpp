@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <mutex>
+#include <string>
 
 #include "runtime/engine/workshop.hpp"
 
@@ -11,15 +12,20 @@ namespace attune {
 // Thread-safe.
 class CodeOnDemand {
  public:
-  explicit CodeOnDemand(const KernelPlan& plan) : plan_(plan) {}
+  // By that family of compilers if it can be had, as Workshop::load() takes it.
+  CodeOnDemand(const KernelPlan& plan, std::string family)
+      : plan_(plan), family_(std::move(family)) {}
 
-  // Null: it cannot be had, which is found out once and stays so. The first call waits for it, also
-  // while its thread captures a graph, and so do calls that come meanwhile.
-  const LoadedKernel* get(const AttentionSpec& spec, Workshop& workshop);
+  const KernelPlan& plan() const { return plan_; }
+  // The first call builds, also while its thread captures a graph, and calls that come meanwhile
+  // wait for it. An error stays: a launch that tried again would wait for a compiler each time.
+  Result<const LoadedKernel*> get(const AttentionSpec& spec, Workshop& workshop);
 
  private:
   const KernelPlan plan_;
+  const std::string family_;
   std::once_flag once_;
+  Status status_ = ok_status();
   std::shared_ptr<LoadedKernel> kernel_;
 };
 

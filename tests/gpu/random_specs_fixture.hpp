@@ -91,6 +91,7 @@ class RandomSpecs : public testing::Test {
         add(plan);
         if (!is_paged(spec)) continue;
         if (const auto by_rows = plan_for_any_pages(spec, plan, facts)) add(*by_rows);
+        if (const auto values = plan_for_small_boxes(spec, plan, facts)) add(*values);
       }
     }
     if (const auto by_cost = plans_by_cost(spec, shape, facts, pass);

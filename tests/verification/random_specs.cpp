@@ -26,7 +26,7 @@ class Writer {
     text += fmt::format("head_dim: {}\n", is_latent ? latent_dims() : dims(is_fp8));
     if (is_latent) text += "v_in_k: true\n";
     if (is_fp8) text += "kv_dtype: fp8_e4m3\n";
-    if (!is_fp32 && !is_latent && !is_fp8 && !trains_ && one_in(5)) text += "accuracy: strict\n";
+    if (!is_fp32 && !is_latent && !is_fp8) text += accuracy();
     if (one_in(4)) text += "deterministic: true\n";
     if (!trains_ && !is_fp8 && one_in(8)) text += "batch_invariant: true\n";
     if (is_paged_ && !is_fp8 && one_in(4)) text += "shared_prefixes: true\n";
@@ -52,6 +52,11 @@ class Writer {
     return of.begin()[below(static_cast<std::int64_t>(of.size()))];
   }
 
+  // `relaxed` is of gradients.
+  std::string accuracy() {
+    if (trains_ && one_in(3)) return "accuracy: relaxed\n";
+    return one_in(5) ? "accuracy: strict\n" : "";
+  }
   std::string dims(bool is_fp8) {
     if (is_fp8) return pick({"64", "128", "128", "96", "256", "80"});
     return pick({"64",
