@@ -118,7 +118,7 @@ class RandomSpecs : public testing::Test {
       return list.begin()[random() % list.size()];
     };
     ProblemShape shape{.batch = of({1, 1, 2, 3}), .kv_heads = of({1, 1, 2, 3})};
-    shape.heads = shape.kv_heads * of({1, 2, 3, 4, 5, 8});
+    shape.heads = shape.kv_heads * of({1, 2, 3, 4, 5, 7, 8, 16});
     shape.q_len = of({1, 1, 2, 3, 17, 31, 64, 65, 127, 128, 129, 200, 300, 500});
     shape.kv_len =
         of({1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 255, 257, 400, 700, 1000, 2100});
