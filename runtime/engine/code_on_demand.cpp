@@ -1,15 +1,21 @@
 #include "runtime/engine/code_on_demand.hpp"
 
+#include "runtime/device/cuda_api.hpp"
+
 namespace attune {
 
 Result<const LoadedKernel*> CodeOnDemand::get(const AttentionSpec& spec, Workshop& workshop) {
-  // Of an exception the next call knows nothing, and tries again.
-  std::call_once(once_, [&] {
-    auto code = workshop.load(spec, plan_, family_);
-    status_ = code.ok() ? ok_status() : Status(code.error());
-    if (code.ok()) kernel_ = std::move(code->kernel);
-  });
-  if (!status_.ok()) return status_.error();
+  if (const LoadedKernel* ready = ready_.load(std::memory_order_acquire)) return ready;
+  const std::lock_guard lock(mutex_);
+  if (kernel_ != nullptr) return kernel_.get();
+  if (failure_) return *failure_;
+  auto code = workshop.load(spec, plan_, family_);
+  if (!code.ok()) {
+    if (code.error().id != kCudaError) failure_ = code.error();
+    return code.error();
+  }
+  kernel_ = std::move(code->kernel);
+  ready_.store(kernel_.get(), std::memory_order_release);
   return kernel_.get();
 }
 

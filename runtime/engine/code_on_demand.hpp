@@ -1,8 +1,10 @@
 // Code that is built and loaded when a launch first wants it.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
 #include "runtime/engine/workshop.hpp"
@@ -18,15 +20,17 @@ class CodeOnDemand {
 
   const KernelPlan& plan() const { return plan_; }
   // The first call builds, also while its thread captures a graph, and calls that come meanwhile
-  // wait for it. An error stays: a launch that tried again would wait for a compiler each time.
+  // wait for it. An error stays, as a launch that tried again would wait for a compiler each time;
+  // but not one of the driver's, which may have wanted memory.
   Result<const LoadedKernel*> get(const AttentionSpec& spec, Workshop& workshop);
 
  private:
   const KernelPlan plan_;
   const std::string family_;
-  std::once_flag once_;
-  Status status_ = ok_status();
+  std::atomic<const LoadedKernel*> ready_{nullptr};
+  std::mutex mutex_;  // guards the rest
   std::shared_ptr<LoadedKernel> kernel_;
+  std::optional<Error> failure_;
 };
 
 }  // namespace attune

@@ -1,6 +1,7 @@
 // Code that a launch builds: which one serves which pages, by whose compiler, and beside captures.
 #include <algorithm>
 
+#include "runtime/device/cuda_api.hpp"
 #include "tests/unit/runtime/dispatcher_fixture.hpp"
 
 namespace attune::runtime_test {
@@ -14,6 +15,7 @@ thread_local int spared = 0;
 
 class CapturingDevice final : public Device {
  public:
+  bool is_full = false;
   const DeviceFacts& facts() const override { return fake_.facts(); }
   std::string identity() const override { return fake_.identity(); }
   std::shared_ptr<void> spare_captures() override {
@@ -22,6 +24,7 @@ class CapturingDevice final : public Device {
   }
   Result<std::unique_ptr<LoadedKernel>> load(const AttentionSpec& spec, const KernelPlan& plan,
                                              std::span<const std::uint8_t> image) override {
+    if (is_full) return Error{.id = std::string(kCudaError), .message = "out of memory"};
     if (spared == 0) return Error{.id = "capture-ended", .message = "a load ended a capture"};
     ATT_TRY(auto loaded, fake_.load(spec, plan, image));
     const auto* const tile = std::get_if<Sm90aPlan>(&plan.tile);
@@ -143,6 +146,17 @@ TEST_F(CodeOnDemandTest, WhatCannotBeBuiltIsTriedOnce) {
   EXPECT_NE(other, compiler_->fails_at);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(symbol_of(*kernel, 8), other);
   EXPECT_EQ(compiler_->compiles, 4);
+}
+
+// A device without memory for it now may have some at the next launch.
+TEST_F(CodeOnDemandTest, WhatTheDriverRefusesIsTriedAgain) {
+  Dispatcher dispatcher(on_hopper(opener(compiler_)), false);
+  const Handle kernel = get(dispatcher, kPrefill);
+  ASSERT_NE(kernel, nullptr);
+  static_cast<CapturingDevice&>(kernel->device()).is_full = true;
+  EXPECT_EQ(symbol_of(*kernel, 16), symbol(plan_with(*kernel, "")));
+  static_cast<CapturingDevice&>(kernel->device()).is_full = false;
+  EXPECT_EQ(symbol_of(*kernel, 16), symbol(plan_with(*kernel, " vrows")));
 }
 
 TEST_F(CodeOnDemandTest, IsOfTheWinnersCompiler) {
