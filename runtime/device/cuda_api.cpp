@@ -90,7 +90,7 @@ Status cuda_status(const CudaApi& api, CUresult result, const char* call) {
   const char* text = nullptr;
   api.get_error_name(result, &name);
   api.get_error_string(result, &text);
-  return Error{.id = "cuda-error",
+  return Error{.id = std::string(kCudaError),
                .message = fmt::format("{}: {}: {}", call, name != nullptr ? name : "unknown error",
                                       text != nullptr ? text : std::to_string(result).c_str())};
 }

@@ -6,6 +6,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "generator/support/result.hpp"
 
@@ -134,7 +135,8 @@ inline CUdeviceptr device_address(const void* pointer) {
 // answers.
 Result<const CudaApi*> cuda_api();
 
-// OK, or kFailed "cuda-error" naming the call and the driver's words.
+inline constexpr std::string_view kCudaError = "cuda-error";
+// OK, or kFailed kCudaError naming the call and the driver's words.
 Status cuda_status(const CudaApi& api, CUresult result, const char* call);
 
 }  // namespace attune

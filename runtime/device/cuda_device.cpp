@@ -133,10 +133,8 @@ std::string CudaDevice::unit() const {
   return uuid.empty() ? pci_bus_id_ : uuid;
 }
 
-// A driver that refuses leaves the thread as it was: loading then fails while a graph is captured.
-void CudaDevice::allow_during_capture() {
-  int mode = kStreamCaptureModeRelaxed;
-  (void)api_.thread_exchange_stream_capture_mode(&mode);
+std::shared_ptr<void> CudaDevice::spare_captures() {
+  return std::make_shared<RelaxedCapture>(api_);
 }
 
 std::string CudaDevice::conditions() const { return nvidia_conditions(pci_bus_id_); }

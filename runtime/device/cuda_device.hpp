@@ -20,7 +20,7 @@ class CudaDevice final : public Device {
   const DeviceFacts& facts() const override { return facts_; }
   std::string identity() const override { return identity_; }
   std::string unit() const override;
-  void allow_during_capture() override;
+  std::shared_ptr<void> spare_captures() override;
   std::string conditions() const override;
   Result<std::unique_ptr<LoadedKernel>> load(const AttentionSpec& spec, const KernelPlan& plan,
                                              std::span<const std::uint8_t> image) override;

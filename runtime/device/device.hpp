@@ -73,8 +73,9 @@ class Device {
   // Names this very unit among all of the machine (a GPU's UUID, "cpu"), for a lock; empty: it need
   // not be had alone.
   virtual std::string unit() const { return {}; }
-  // From now on this thread may load code while another thread captures a graph.
-  virtual void allow_during_capture() {}
+  // As long as what it returns is there, this thread may load code while a graph is captured, by
+  // another thread or by itself.
+  [[nodiscard]] virtual std::shared_ptr<void> spare_captures() { return nullptr; }
   // JSON of what moves a measurement at this moment: clocks, temperature, power, throttle reasons.
   virtual std::string conditions() const { return "{}"; }
   virtual Result<std::unique_ptr<LoadedKernel>> load(const AttentionSpec& spec,

@@ -1,22 +1,21 @@
 #include "runtime/engine/code_on_demand.hpp"
 
-#include <exception>
-#include <future>
+#include "runtime/device/cuda_api.hpp"
 
 namespace attune {
 
-const LoadedKernel* CodeOnDemand::get(const AttentionSpec& spec, Workshop& workshop) {
-  std::call_once(once_, [&] {
-    const auto load = [&]() -> std::shared_ptr<LoadedKernel> {
-      workshop.device().allow_during_capture();  // of this thread
-      auto code = workshop.load(spec, plan_);
-      return code.ok() ? std::move(code->kernel) : nullptr;
-    };
-    try {
-      kernel_ = std::async(std::launch::async, load).get();
-    } catch (const std::exception&) {  // no thread, no memory
-    }
-  });
+Result<const LoadedKernel*> CodeOnDemand::get(const AttentionSpec& spec, Workshop& workshop) {
+  if (const LoadedKernel* ready = ready_.load(std::memory_order_acquire)) return ready;
+  const std::lock_guard lock(mutex_);
+  if (kernel_ != nullptr) return kernel_.get();
+  if (failure_) return *failure_;
+  auto code = workshop.load(spec, plan_, family_);
+  if (!code.ok()) {
+    if (code.error().id != kCudaError) failure_ = code.error();
+    return code.error();
+  }
+  kernel_ = std::move(code->kernel);
+  ready_.store(kernel_.get(), std::memory_order_release);
   return kernel_.get();
 }
 

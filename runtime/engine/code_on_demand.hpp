@@ -1,8 +1,11 @@
 // Code that is built and loaded when a launch first wants it.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <string>
 
 #include "runtime/engine/workshop.hpp"
 
@@ -11,16 +14,23 @@ namespace attune {
 // Thread-safe.
 class CodeOnDemand {
  public:
-  explicit CodeOnDemand(const KernelPlan& plan) : plan_(plan) {}
+  // By that family of compilers if it can be had, as Workshop::load() takes it.
+  CodeOnDemand(const KernelPlan& plan, std::string family)
+      : plan_(plan), family_(std::move(family)) {}
 
-  // Null: it cannot be had, which is found out once and stays so. The first call waits for it, also
-  // while its thread captures a graph, and so do calls that come meanwhile.
-  const LoadedKernel* get(const AttentionSpec& spec, Workshop& workshop);
+  const KernelPlan& plan() const { return plan_; }
+  // The first call builds, also while its thread captures a graph, and calls that come meanwhile
+  // wait for it. An error stays, as a launch that tried again would wait for a compiler each time;
+  // but not one of the driver's, which may have wanted memory.
+  Result<const LoadedKernel*> get(const AttentionSpec& spec, Workshop& workshop);
 
  private:
   const KernelPlan plan_;
-  std::once_flag once_;
+  const std::string family_;
+  std::atomic<const LoadedKernel*> ready_{nullptr};
+  std::mutex mutex_;  // guards the rest
   std::shared_ptr<LoadedKernel> kernel_;
+  std::optional<Error> failure_;
 };
 
 }  // namespace attune

@@ -268,10 +268,16 @@ std::unique_ptr<const KernelVersion> Dispatcher::make_version(const AttentionSpe
                                                               const ProblemShape& shape,
                                                               PlanChoice choice,
                                                               LoadedCode code) const {
-  auto fallbacks = fallback_plans(spec, choice.plan, shape, workshop_->device().facts());
+  const DeviceFacts& facts = workshop_->device().facts();
+  const auto on_demand = [family = compiler_family(code.compiler)](const KernelPlan& plan) {
+    return std::make_unique<CodeOnDemand>(plan, family);
+  };
+  std::vector<std::unique_ptr<CodeOnDemand>> fallbacks;
+  for (const KernelPlan& other : fallback_plans(spec, choice.plan, shape, facts))
+    fallbacks.push_back(on_demand(other));
   std::unique_ptr<CodeOnDemand> for_small_boxes;
-  if (const auto twin = plan_for_small_boxes(spec, choice.plan, workshop_->device().facts()))
-    for_small_boxes = std::make_unique<CodeOnDemand>(*twin);
+  if (const auto twin = plan_for_small_boxes(spec, choice.plan, facts))
+    for_small_boxes = on_demand(*twin);
   std::string plan = to_string(choice.plan);
   return std::make_unique<const KernelVersion>(KernelVersion{std::move(choice), std::move(plan),
                                                              std::move(code), std::move(fallbacks),
@@ -393,7 +399,7 @@ void Dispatcher::enqueue_all() {
 }
 
 void Dispatcher::work(const std::stop_token& stop) {
-  workshop_->device().allow_during_capture();
+  const auto captures = workshop_->device().spare_captures();
   const auto improve_quietly = [&](KernelEntry& entry) {
     if (stop.stop_requested()) return;
     try {

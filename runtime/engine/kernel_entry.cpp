@@ -72,8 +72,8 @@ Status KernelEntry::launch(const att::LaunchParams& params, void* workspace,
                            StreamHandle stream) const {
   const KernelVersion& now = version();
   if (now.for_small_boxes && has_small_boxes(now.choice.plan, params.page_table.page_size)) {
-    if (const LoadedKernel* kernel = now.for_small_boxes->get(*spec_, *workshop_)) {
-      Status status = kernel->launch(params, workspace, stream);
+    if (const auto kernel = now.for_small_boxes->get(*spec_, *workshop_); kernel.ok()) {
+      Status status = (*kernel)->launch(params, workspace, stream);
       if (status.ok() || status.error().id != kStridesUnsupported) return status;
     }
   }
@@ -83,20 +83,19 @@ Status KernelEntry::launch(const att::LaunchParams& params, void* workspace,
   return launch_fallback(now, params, workspace, stream);
 }
 
-// A launch that the version's own code cannot do; rare, so the table of loaded code may take its
-// lock.
+// A launch that the version's own code cannot do.
 Status KernelEntry::launch_fallback(const KernelVersion& version, const att::LaunchParams& params,
                                     void* workspace, StreamHandle stream) const {
   fallback_launches_.fetch_add(1, std::memory_order_relaxed);
   std::optional<Error> why_not;
-  for (const KernelPlan& plan : version.fallbacks) {
-    const Result<LoadedCode> code = workshop_->load(*spec_, plan);
+  for (const auto& code : version.fallbacks) {
+    const Result<const LoadedKernel*> kernel = code->get(*spec_, *workshop_);
     const Status status =
-        code.ok() ? code->kernel->launch(params, workspace, stream) : Status(code.error());
+        kernel.ok() ? (*kernel)->launch(params, workspace, stream) : Status(kernel.error());
     if (status.ok()) return status;
     // What does not compile says no more of the next one than strides that it cannot have.
-    if (code.ok() && status.error().id != kStridesUnsupported) return status;
-    if (!why_not || !code.ok()) why_not = status.error();
+    if (kernel.ok() && status.error().id != kStridesUnsupported) return status;
+    if (!why_not || !kernel.ok()) why_not = status.error();
   }
   return *why_not;
 }

@@ -19,9 +19,9 @@ struct KernelVersion {
   PlanChoice choice;
   std::string plan;  // to_string(choice.plan)
   LoadedCode code;
-  // Plans for strides or lengths that `code` cannot take, the better first; each is built when a
-  // launch comes that those before it cannot take either.
-  std::vector<KernelPlan> fallbacks;
+  // For strides or lengths that `code` cannot take, the better first; each is built when a launch
+  // comes that those before it cannot take either.
+  std::vector<std::unique_ptr<CodeOnDemand>> fallbacks;
   // For launches on pages in which the plan has small boxes; null: its own code is for all.
   std::unique_ptr<CodeOnDemand> for_small_boxes;
 };

@@ -143,7 +143,7 @@ Result<Compiler*> Workshop::compiler(Target target, const std::string& family) {
     ATT_TRY(std::unique_ptr<Compiler> opened, opener_(target, family));
     // Assembling PTX must not end a capture of another thread's.
     compiler = with_deadline(std::move(opened), compile_seconds_,
-                             [this] { device_->allow_during_capture(); });
+                             [this] { return device_->spare_captures(); });
   }
   return compiler.get();
 }
@@ -198,6 +198,7 @@ Result<std::shared_ptr<LoadedCode>> Workshop::load_code(const AttentionSpec& spe
 
 Result<LoadedCode> Workshop::load(const AttentionSpec& spec, const KernelPlan& plan,
                                   const std::string& family) {
+  const auto captures = device_->spare_captures();
   const std::string key = flight_key(spec, plan, family);
   const auto code = kernels_.get(key, [&]() -> Result<std::shared_ptr<LoadedCode>> {
     ATT_TRY(const std::shared_ptr<BuiltKernel> built, build_once(key, spec, plan, family));

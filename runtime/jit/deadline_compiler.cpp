@@ -9,6 +9,7 @@
 #include <memory>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 namespace attune {
 namespace {
@@ -35,12 +36,16 @@ struct Job {
   std::atomic<bool> settled{false};
 };
 
-void run(const std::shared_ptr<Job>& job, const std::function<void()>& on_thread) {
-  on_thread();
+void run(const std::shared_ptr<Job>& job, const std::function<std::shared_ptr<void>()>& on_thread) {
+  std::shared_ptr<void> of_compile = on_thread();
   job->started.set_value();
+  // It ends before anybody is told: the process may end then, and a driver with it.
   try {
-    job->done.set_value(job->compiler->compile(job->source, job->symbol, job->target));
+    auto compiled = job->compiler->compile(job->source, job->symbol, job->target);
+    of_compile.reset();
+    job->done.set_value(std::move(compiled));
   } catch (...) {
+    of_compile.reset();
     job->done.set_exception(std::current_exception());
   }
   if (job->settled.exchange(true)) --*job->given_up;
@@ -49,7 +54,7 @@ void run(const std::shared_ptr<Job>& job, const std::function<void()>& on_thread
 class DeadlineCompiler final : public Compiler {
  public:
   DeadlineCompiler(std::unique_ptr<Compiler> compiler, double seconds,
-                   std::function<void()> on_thread)
+                   std::function<std::shared_ptr<void>()> on_thread)
       : compiler_(std::move(compiler)), seconds_(seconds), on_thread_(std::move(on_thread)) {}
 
   std::string identity() const override { return compiler_->identity(); }
@@ -95,13 +100,13 @@ class DeadlineCompiler final : public Compiler {
   const std::shared_ptr<Compiler> compiler_;
   const std::shared_ptr<std::atomic<int>> given_up_ = std::make_shared<std::atomic<int>>(0);
   const double seconds_;
-  const std::function<void()> on_thread_;
+  const std::function<std::shared_ptr<void>()> on_thread_;
 };
 
 }  // namespace
 
 std::unique_ptr<Compiler> with_deadline(std::unique_ptr<Compiler> compiler, double seconds,
-                                        std::function<void()> on_thread) {
+                                        std::function<std::shared_ptr<void>()> on_thread) {
   return std::make_unique<DeadlineCompiler>(std::move(compiler), seconds, std::move(on_thread));
 }
 

@@ -22,12 +22,13 @@ inline constexpr int kMostGivenUp = 2;
 inline constexpr std::string_view kCompileDeadline = "compile-deadline";
 
 // Compiles by `compiler`, each on a thread of its own; `on_thread`, which must not throw, is called
-// there first, before the time counts. After `seconds` compile() returns kFailed, kCompileDeadline,
-// and the thread is given up: a compiler cannot be stopped, so it runs to its end and its code is
-// dropped. "compile-stuck" where kMostGivenUp of those still run, "source-too-large" beyond
-// kMostSourceBytes. Thread-safe. A thread that was given up outlives this object.
+// there first, before the time counts, and what it returns lives as long as the compile. After
+// `seconds` compile() returns kFailed, kCompileDeadline, and the thread is given up: a compiler
+// cannot be stopped, so it runs to its end and its code is dropped. "compile-stuck" where
+// kMostGivenUp of those still run, "source-too-large" beyond kMostSourceBytes. Thread-safe. A
+// thread that was given up outlives this object.
 std::unique_ptr<Compiler> with_deadline(
     std::unique_ptr<Compiler> compiler, double seconds = kCompileSeconds,
-    std::function<void()> on_thread = [] {});
+    std::function<std::shared_ptr<void>()> on_thread = [] { return nullptr; });
 
 }  // namespace attune

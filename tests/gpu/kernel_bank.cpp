@@ -25,8 +25,10 @@ KernelBank& KernelBank::instance() {
 }
 
 KernelBank::KernelBank() {
-  auto device = open_cuda_device(0);
-  // ATTUNE_TEST_COMPILER=llvm runs the whole suite on what another compiler makes.
+  // ATTUNE_TEST_COMPILER=llvm runs the whole suite on what another compiler makes; with it
+  // ATTUNE_TEST_DEVICE=cpu runs tests of random specs where there is no GPU.
+  const char* named = std::getenv("ATTUNE_TEST_DEVICE");
+  auto device = named != nullptr ? open_device(named) : open_cuda_device(0);
   const char* chosen = std::getenv("ATTUNE_TEST_COMPILER");
   auto compiler = open_named_compiler(chosen != nullptr ? chosen : "nvrtc");
   if (!device.ok()) {

@@ -108,6 +108,12 @@ class Launched {
       const std::uint64_t state[] = {problem.dropout_seed, problem.dropout_offset};
       set_dropout_state(upload(std::as_bytes(std::span(state))), &params_);
     }
+    for (std::size_t i = 0; i < problem.scalars.size(); ++i) {
+      if (spec.environment.scalars[i].type == expr::Type::kFloat32)
+        params_.scalars[i].as_float = static_cast<float>(problem.scalars[i]);
+      else
+        params_.scalars[i].as_int = static_cast<std::int32_t>(problem.scalars[i]);
+    }
     for (std::size_t i = 0; i < problem.tensors.size(); ++i) add_tensor(i);
     const HostSequences& sequences = problem.sequences;
     params_.sequences.cu_q = upload(sequences.cu_q);

@@ -85,10 +85,11 @@ HostProblem random_paged(const AttentionSpec& spec, std::mt19937_64& random,
     return std::uniform_int_distribution<std::int32_t>(0, bound - 1)(random);
   };
   const std::int32_t batch = 1 + below(12);
-  constexpr int kHeads[][2] = {{1, 1}, {2, 2}, {4, 2}, {6, 2}, {4, 1}, {8, 1}};
-  constexpr std::int64_t kPageSizes[] = {1, 3, 16, 64, 256};
-  const auto& [heads, kv_heads] = kHeads[below(6)];
-  const std::int64_t page_size = kPageSizes[below(5)];
+  constexpr int kHeads[][2] = {{1, 1}, {2, 2}, {4, 2},  {6, 2}, {4, 1},
+                               {8, 1}, {7, 1}, {16, 1}, {24, 2}};
+  constexpr std::int64_t kPageSizes[] = {1, 3, 16, 32, 48, 64, 256};
+  const auto& [heads, kv_heads] = kHeads[below(9)];
+  const std::int64_t page_size = kPageSizes[below(7)];
   const std::int32_t kind = below(3);  // one query each, few, or as many as keys
   const std::int32_t longest = below(8) == 0 && kind < 2 ? longest_of_all + 1
                                : below(2) == 0           ? 701

@@ -12,6 +12,13 @@ std::string make_hostile(const AttentionSpec& spec, HostProblem& problem, std::m
   const auto below = [&](std::int64_t bound) {
     return std::uniform_int_distribution<std::int64_t>(0, bound - 1)(random);
   };
+  constexpr double kInts[] = {0, 1, -1, -7, 2147483647, -2147483648.0, 100000};
+  constexpr double kFloats[] = {0, -2.5, 0x1p-40, 0.5};
+  for (std::size_t slot = 0; slot < problem.scalars.size(); ++slot) {
+    const expr::ScalarDecl& scalar = spec.environment.scalars[slot];
+    if (scalar.is_constant || below(2) == 0) continue;
+    problem.scalars[slot] = scalar.type == expr::Type::kInt32 ? kInts[below(7)] : kFloats[below(4)];
+  }
   const double scale =
       spec.softmax_scale.at_launch ? problem.softmax_scale : spec.softmax_scale.value;
   const auto dim = static_cast<std::size_t>(spec.head_dim_qk);

@@ -26,7 +26,7 @@ class Writer {
     text += fmt::format("head_dim: {}\n", is_latent ? latent_dims() : dims(is_fp8));
     if (is_latent) text += "v_in_k: true\n";
     if (is_fp8) text += "kv_dtype: fp8_e4m3\n";
-    if (!is_fp32 && !is_latent && !is_fp8 && !trains_ && one_in(5)) text += "accuracy: strict\n";
+    if (!is_fp32 && !is_latent && !is_fp8) text += accuracy();
     if (one_in(4)) text += "deterministic: true\n";
     if (!trains_ && !is_fp8 && one_in(8)) text += "batch_invariant: true\n";
     if (is_paged_ && !is_fp8 && one_in(4)) text += "shared_prefixes: true\n";
@@ -36,6 +36,8 @@ class Writer {
     if (const std::string bent = score(); !bent.empty()) text += "score: " + bent + "\n";
     if (one_in(5)) text += "sink: " + sink() + "\n";
     if (trains_) text += "passes: [forward, backward]\n";
+    if (!scalars_.empty()) text += "scalars:\n";
+    for (const std::string& scalar : scalars_) text += "  " + scalar + "\n";
     if (tensors_.empty()) return text;
     text += "tensors:\n";
     for (const std::string& tensor : tensors_) text += "  " + tensor + "\n";
@@ -52,6 +54,11 @@ class Writer {
     return of.begin()[below(static_cast<std::int64_t>(of.size()))];
   }
 
+  // `relaxed` is of gradients.
+  std::string accuracy() {
+    if (trains_ && one_in(3)) return "accuracy: relaxed\n";
+    return one_in(5) ? "accuracy: strict\n" : "";
+  }
   std::string dims(bool is_fp8) {
     if (is_fp8) return pick({"64", "128", "128", "96", "256", "80"});
     return pick({"64",
@@ -91,6 +98,13 @@ class Writer {
     return name;
   }
 
+  // A new scalar that launches bring; its name.
+  std::string scalar(const char* type) {
+    const std::string name = fmt::format("x{}", scalars_.size());
+    scalars_.push_back(fmt::format("{}: {}", name, type));
+    return name;
+  }
+
   std::string mask() {
     std::string first = term();
     if (first.empty() || !one_in(4)) return first;
@@ -98,7 +112,40 @@ class Writer {
     if (second.empty()) return first;
     return fmt::format("({}) {} ({})", first, pick({"and", "or", "and not"}), second);
   }
+  // Where int32 wraps, divisors are 0, shifts go too far, and hardly a key lives or none.
+  std::string odd_term() {
+    switch (below(12)) {
+      case 0:
+        return fmt::format("sliding_window({})", scalar("int"));
+      case 1:
+        return fmt::format("causal and kv_idx >= {}", scalar("int"));
+      case 2:
+        return fmt::format("q_pos + {} > kv_idx", scalar("int"));
+      case 3: {
+        const std::string n = scalar("int");
+        return fmt::format("q_pos // {} == kv_idx // {}", n, n);
+      }
+      case 4:
+        return "q_idx * 16777259 - kv_idx * 9999991 > 0";
+      case 5:
+        return "q_idx * 1000003 % 7 < kv_idx * 1000000 // 1000000";
+      case 6:
+        return "kv_idx // (q_idx - 5) >= 0 and kv_idx % (q_idx % 3) < 2";
+      case 7:
+        return "kv_idx << q_idx % 40 - 4 > 64 or kv_idx >> q_idx % 37 - 2 == 0";
+      case 8:
+        return "(kv_idx ^ q_idx) & 5 != 1 and (kv_idx | 9) > (q_idx & 77)";
+      case 9:
+        return pick({"kv_idx < 0", "kv_idx == kv_len - 1", "kv_idx == 3 * q_idx", "kv_idx == 17",
+                     "q_idx == 3", "kv_len < 100"});
+      case 10:
+        return "abs(-2147483647 - 1 - kv_idx % 2) > q_idx or kv_idx < 9";
+      default:
+        return fmt::format("kv_idx < {}[b] - 1000000000 * (q_idx % 5)", tensor("int32", "[batch]"));
+    }
+  }
   std::string term() {
+    if (one_in(8)) return odd_term();
     switch (below(24)) {
       case 0:
       case 1:
@@ -174,7 +221,13 @@ class Writer {
     return one_in(4) ? bend("(" + text + ")") : text;
   }
   std::string bend(const std::string& s) {
-    switch (below(22)) {
+    switch (below(25)) {
+      case 22:
+        return fmt::format("{} * {}", s, scalar("float"));
+      case 23:
+        return fmt::format("{} + {} * (kv_idx - q_pos)", s, scalar("float"));
+      case 24:
+        return fmt::format("{} + 0.125 * (kv_idx // (q_idx % 3) - (q_idx << kv_idx % 35 & 7))", s);
       case 0:
       case 1: {
         const std::string c = pick({"0.5", "5", "20.0", "50", "30"});
@@ -233,7 +286,7 @@ class Writer {
   std::mt19937_64& random_;
   const bool trains_;
   bool is_packed_ = false, is_paged_ = false;
-  std::vector<std::string> tensors_;
+  std::vector<std::string> scalars_, tensors_;
 };
 
 }  // namespace

@@ -89,7 +89,7 @@ HostTuning::HostTuning(Dispatcher& dispatcher, HostTuningRequest request)
 void HostTuning::start() {
   const std::lock_guard lock(thread_mutex_);
   thread_ = std::thread([this] {
-    dispatcher_.workshop().device().allow_during_capture();
+    const auto captures = dispatcher_.workshop().device().spare_captures();
     run();
   });
 }

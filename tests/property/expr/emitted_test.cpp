@@ -11,6 +11,7 @@
 #include "generator/expr/parser.hpp"
 #include "tests/property/expr/emitted_cases.hpp"
 #include "tests/property/expr/emitted_functions.hpp"
+#include "tests/property/expr/far_draw.hpp"
 #include "tests/property/expr/random_expression.hpp"
 #include "tests/property/expr/world.hpp"
 
@@ -144,6 +145,44 @@ void check_mask(const EmittedCase& c, const World& world, const att::ForwardPara
   }
 }
 
+// Where int32 wraps: the text against the evaluator and the host's run of the same program. Tensors
+// are not that long.
+void check_far(const EmittedCase& c, const Environment& environment, FarDraw& draw) {
+  if (!c.exact || contains_load(c.expressions.mask)) return;
+  for (int i = 0; i < 200; ++i) {
+    const World world = draw.world();
+    const Launch launch(world, environment);
+    int q0, q1, k0, k1;
+    draw.range(world.q_len, 200, q0, q1);
+    draw.range(world.kv_len, 200, k0, k1);
+    const auto where = [&] {
+      return c.text + " in [" + std::to_string(q0) + ", " + std::to_string(q1) + ") x [" +
+             std::to_string(k0) + ", " + std::to_string(k1) + ") of " +
+             std::to_string(world.q_len) + " x " + std::to_string(world.kv_len) + ", w " +
+             std::to_string(world.scalars[0]);
+    };
+    for (const auto& [q, k] : {std::pair{q0, k0}, {q1 - 1, k0}, {q0, k1 - 1}, {q1 - 1, k1 - 1}})
+      ASSERT_EQ(c.functions.mask(&launch.params, world.b, world.h, q, k),
+                evaluate(c.expressions.mask, world.point(q, k)) != 0)
+          << where();
+    const TileBox box = world.box(q0, q1, k0, k1);
+    ASSERT_EQ(c.functions.classify(&launch.params, world.b, world.h, q0, q1, k0, k1),
+              static_cast<int>(classify(c.expressions.mask, box)))
+        << where();
+    int keys[2];
+    c.functions.kv_bounds(&launch.params, world.b, world.h, q0, q1, keys);
+    const KvBounds bounds = kv_bounds(c.expressions.mask, box);
+    ASSERT_TRUE(keys[0] == bounds.begin && keys[1] == bounds.end) << where();
+    int row[2];
+    if (!c.functions.row_bounds(&launch.params, world.b, world.h, q0, row)) continue;
+    for (const int k : {k0, k1 - 1, row[0] - 1, row[0], row[1] - 1, row[1]}) {
+      if (k < 0 || k >= world.kv_len) continue;
+      ASSERT_EQ(row[0] <= k && k < row[1], evaluate(c.expressions.mask, world.point(q0, k)) != 0)
+          << where() << ", key " << k;
+    }
+  }
+}
+
 class Emitted : public EmittedFunctions {
  protected:
   void check_all(std::vector<EmittedCase> cases, const Environment& environment,
@@ -167,6 +206,11 @@ class Emitted : public EmittedFunctions {
         }
         if (HasFatalFailure()) return;
       }
+    }
+    FarDraw draw(random());
+    for (const EmittedCase& c : cases) {
+      if (c.expressions.mask) check_far(c, environment, draw);
+      if (HasFatalFailure()) return;
     }
   }
 };

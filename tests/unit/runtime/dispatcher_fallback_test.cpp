@@ -189,9 +189,9 @@ TEST_F(DispatcherTest, AStandInFallsBackWithinItsOwnWorkspace) {
     ASSERT_NE(kernel, nullptr);
     ASSERT_EQ(kernel->version().choice.plan.residues, 4);
     ASSERT_THAT(kernel->version().fallbacks, Not(IsEmpty()));
-    for (const KernelPlan& plan : kernel->version().fallbacks) {
-      const auto needed = workspace_bytes(*spec_, launch_recipe(*spec_, plan), shape);
-      EXPECT_LE(needed, kernel->workspace_bytes(shape)) << to_string(plan);
+    for (const auto& code : kernel->version().fallbacks) {
+      const auto needed = workspace_bytes(*spec_, launch_recipe(*spec_, code->plan()), shape);
+      EXPECT_LE(needed, kernel->workspace_bytes(shape)) << to_string(code->plan());
     }
   }
 }
