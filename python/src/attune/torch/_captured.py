@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from attune import _advice
 from attune.torch._auxiliary import type_of
 from attune.torch._expression import Expression, Type, Untranslatable, binary, conditional, literal, name
 from attune.torch._numbers import Number, Recipe, is_number
@@ -60,8 +61,20 @@ class CapturedTensors:
         for dim, index in enumerate(indices):
             index = self._from_the_start(index, tensor.shape[dim])
             captured.indices[dim][index.text] = index
+            self._tell_of_short(tensor, dim, index.text)
             written.append(index.text)
         return name(f"{captured.name}[{', '.join(written)}]", captured.type)
+
+    def _tell_of_short(self, tensor: torch.Tensor, dim: int, index: str) -> None:
+        """Of a tensor that ends before the positions by which it is looked up. torch's eager code raises there."""
+        if index not in DIM_OF_INDEX or torch.compiler.is_dynamo_compiling():
+            return
+        size, positions = tensor.shape[dim], getattr(self._shape, DIM_OF_INDEX[index])
+        if type(size) is type(positions) is int and 1 < size < positions:
+            _advice.warn(
+                f"attune: a captured tensor of shape {tuple(tensor.shape)} is looked up by `{index}`, of which there are "
+                f"{positions}: those behind its end read its last entry"
+            )
 
     def scalar(self, tensor: torch.Tensor) -> Expression:
         """A tensor without dims: what changes it is no new kernel."""
