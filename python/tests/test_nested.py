@@ -160,7 +160,10 @@ def test_values_are_needed():
 
 def test_offsets_are_converted_once_a_call(monkeypatch):
     q, k, v = operands()
-    k, v = (torch.nested.nested_tensor_from_jagged(torch.randn(108, KV_HEADS, DIM, device=DEVICE), q.offsets()) for _ in "kv")
+    k, v = (
+        torch.nested.nested_tensor_from_jagged(torch.randn(108, KV_HEADS, DIM, device=DEVICE), q.offsets())
+        for _ in "kv"
+    )
     given, convert = [], _nested._in_int32
     monkeypatch.setattr(_nested, "_in_int32", lambda *lists: given.append(convert(*lists)) or given[-1])
     attune.attention(q, k, v)

@@ -234,5 +234,5 @@ def test_what_a_function_cuts_off(name):
     leaves = [x.clone().requires_grad_() for x in operands]
     bias.requires_grad_()
     for _ in range(2):
-        with pytest.raises(Untranslatable, match="detach|no_grad"):
+        with pytest.raises(Untranslatable, match=r"detach|no_grad"):
             flex_attention(*leaves, score_mod, strict=True)

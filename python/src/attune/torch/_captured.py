@@ -86,8 +86,8 @@ class CapturedTensors:
         size, positions = tensor.shape[dim], getattr(self._shape, DIM_OF_INDEX[index])
         if type(size) is type(positions) is int and 1 < size < positions:
             _advice.warn(
-                f"attune: a captured tensor of shape {tuple(tensor.shape)} is looked up by `{index}`, of which there are "
-                f"{positions}: those behind its end read its last entry"
+                f"attune: a captured tensor of shape {tuple(tensor.shape)} is looked up by `{index}`, of which there "
+                f"are {positions}: those behind its end read its last entry"
             )
 
     def scalar(self, tensor: torch.Tensor) -> Expression:

@@ -125,10 +125,13 @@ class Trace(TorchFunctionMode):
 
     def _refuse_cut(self, name: str, operands: Sequence[Any]) -> None:
         """Kernels differentiate all of an expression: none of it can be left out."""
+        cut = "`detach` of what learns" if name == "detach" else f"`{name}` under torch.no_grad()"
         for each in operands:
-            parts = [each._expression] if isinstance(each, Traced) else each._elements if isinstance(each, Small) else ()
+            parts = (
+                each._elements if isinstance(each, Small) else [each._expression] if isinstance(each, Traced) else []
+            )
             if any(self.captured.has_gradient(part.text) for part in parts):
-                raise Untranslatable("`detach` of what learns" if name == "detach" else f"`{name}` under torch.no_grad()")
+                raise Untranslatable(cut)
 
     def _apply_in_place(self, operation: str, target: Any, *args: Any, **kwargs: Any) -> Any:
         """torch's operation `operation` with "_": what the target is called by elsewhere becomes the result, too."""
