@@ -190,11 +190,11 @@ def run_problem(prepared, whats, compiling, all_ready, alone):
 
 def prepare(problem, inputs, kinds):
     """Who can do it, what is known of them before they are timed, and their results, which agree."""
-    mask_mod = None
-    if problem.mask is not None:
+    mask_mod, mask, tensors = None, problem.mask, inputs.tensors
+    if mask is not None:
 
-        def mask_mod(b, h, q, k):
-            return problem.mask(b, h, q, k, inputs.tensors)
+        def mask_mod(b, h, q, k):  # it sees a function and tensors, as a program's own does, and no objects of a bench
+            return mask(b, h, q, k, tensors)
 
     row, made, results = {"name": problem.name, "difference": 0.0}, {}, {}
     for kind in kinds:

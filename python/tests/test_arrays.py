@@ -134,6 +134,15 @@ def test_empty(batch, q_len, kv_len):
     assert (o == 0).all() and np.isneginf(lse).all()
 
 
+def test_bytes_in_another_order_are_refused():
+    """Of a file, say. They would be read as other numbers."""
+    q, documents = np.zeros((1, 8, 2, 16), np.float32), np.zeros((1, 8), ">i4")
+    with pytest.raises(attune.BadInputError, match="`q` is >f4"):
+        attune.attention(*[q.astype(">f4")] * 3)
+    with pytest.raises(attune.BadInputError, match="`d` is >i4"):
+        attune.attention(q, q, q, mask="document(d)", tensors={"d": documents})
+
+
 def test_importing_attune_imports_no_framework():
     check = "import sys, attune; assert not {'numpy', 'torch', 'cupy', 'jax'} & set(sys.modules), sys.modules.keys()"
     subprocess.run([sys.executable, "-c", check], check=True)

@@ -4,6 +4,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from devices import DEVICE, on_device  # noqa: E402
+
 import attune  # noqa: E402
 from attune.torch import _nested, flex_attention  # noqa: E402
 
@@ -17,9 +19,10 @@ def seeded():
 
 
 def nested(lengths, heads, dtype=torch.float32):
-    return torch.nested.nested_tensor(
-        [torch.randn(length, heads, DIM) for length in lengths], layout=torch.jagged, dtype=dtype
-    )
+    with on_device():
+        return torch.nested.nested_tensor(
+            [torch.randn(length, heads, DIM) for length in lengths], layout=torch.jagged, dtype=dtype
+        )
 
 
 def dense(q, k, v, causal=False):
@@ -28,7 +31,8 @@ def dense(q, k, v, causal=False):
     k, v = (x.repeat_interleave(q.shape[0] // x.shape[0], 0) for x in (k, v))
     s = q @ k.transpose(-1, -2) * DIM**-0.5
     if causal:
-        live = torch.arange(s.shape[-1]) <= torch.arange(s.shape[-2])[:, None] + s.shape[-1] - s.shape[-2]
+        rows, columns = (torch.arange(n, device=s.device) for n in s.shape[-2:])
+        live = columns <= rows[:, None] + s.shape[-1] - s.shape[-2]
         s = s.masked_fill(~live, -torch.inf)
     return (s.softmax(-1) @ v).transpose(0, 1), s.logsumexp(-1)
 
@@ -60,8 +64,9 @@ def test_nested_tensors(layout):
 
 def test_nested_tensors_with_holes():
     """Of a padded tensor, as torch.nested.narrow makes them."""
-    padded = [torch.randn(3, 50, heads, DIM) for heads in (HEADS, KV_HEADS, KV_HEADS)]
-    starts, lengths = torch.tensor([0, 7, 2]), torch.tensor([40, 3, 21])
+    with on_device():
+        padded = [torch.randn(3, 50, heads, DIM) for heads in (HEADS, KV_HEADS, KV_HEADS)]
+        starts, lengths = torch.tensor([0, 7, 2]), torch.tensor([40, 3, 21])
     q, k, v = (torch.nested.narrow(x, 1, starts, lengths, layout=torch.jagged) for x in padded)
     o = attune.attention(q, k, v)
     for at, (start, length) in enumerate(zip(starts.tolist(), lengths.tolist(), strict=True)):
@@ -93,10 +98,10 @@ def test_dropout_is_of_the_generator():
 def test_what_does_not_fit_is_refused():
     q, k, v = operands()
     with pytest.raises(attune.BadInputError, match="has offsets of its own"):
-        attune.attention(q, k, v, cu_q=torch.tensor([0, 3], dtype=torch.int32))
+        attune.attention(q, k, v, cu_q=torch.tensor([0, 3], dtype=torch.int32, device=DEVICE))
     with pytest.raises(attune.BadInputError, match="`k` is no nested tensor"):
         attune.attention(q, k.values(), v)
-    strided = torch.nested.nested_tensor([torch.randn(5, HEADS, DIM)], layout=torch.strided)
+    strided = torch.nested.nested_tensor([torch.randn(5, HEADS, DIM, device=DEVICE)], layout=torch.strided)
     for given in ((strided, k, v), (q, strided, v)):
         for _ in range(2):
             with pytest.raises(attune.BadInputError, match="is a nested tensor of layout"):
@@ -126,7 +131,7 @@ def test_in_compiled_code_it_stands_beside_the_graph():
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 def test_in_compiled_code_they_train_without_a_break(backend, layout):
     torch.compiler.reset()
-    project = torch.randn(16, 3 * HEADS * DIM, requires_grad=True)
+    project = torch.randn(16, 3 * HEADS * DIM, device=DEVICE, requires_grad=True)
 
     def layer(x):
         qkv = [each.unflatten(-1, (HEADS, DIM)) for each in (x @ project).chunk(3, -1)]
@@ -137,7 +142,8 @@ def test_in_compiled_code_they_train_without_a_break(backend, layout):
 
     compiled = torch.compile(layer, fullgraph=True, backend=backend)
     for lengths in ((5, 70, 33), (20, 3)):
-        x = torch.nested.nested_tensor([torch.randn(length, 16) for length in lengths], layout=torch.jagged)
+        rows = [torch.randn(length, 16, device=DEVICE) for length in lengths]
+        x = torch.nested.nested_tensor(rows, layout=torch.jagged)
         results = []
         for function in (layer, compiled):
             o, lse = function(x)
@@ -154,7 +160,10 @@ def test_values_are_needed():
 
 def test_offsets_are_converted_once_a_call(monkeypatch):
     q, k, v = operands()
-    k, v = (torch.nested.nested_tensor_from_jagged(torch.randn(108, KV_HEADS, DIM), q.offsets()) for _ in "kv")
+    k, v = (
+        torch.nested.nested_tensor_from_jagged(torch.randn(108, KV_HEADS, DIM, device=DEVICE), q.offsets())
+        for _ in "kv"
+    )
     given, convert = [], _nested._in_int32
     monkeypatch.setattr(_nested, "_in_int32", lambda *lists: given.append(convert(*lists)) or given[-1])
     attune.attention(q, k, v)
@@ -162,7 +171,7 @@ def test_offsets_are_converted_once_a_call(monkeypatch):
     assert cu_q is cu_kv and cu_q.dtype is torch.int32 and used == [None, None]
 
 
-@pytest.mark.parametrize("change", [lambda x: x, lambda x: x.data, lambda x: torch.from_numpy(x.numpy())])
+@pytest.mark.parametrize("change", [lambda x: x, lambda x: x.data, lambda x: torch.from_dlpack(x)])
 def test_offsets_that_change_are_seen(change):
     """In place, and behind torch's back: no version tells of it."""
     q, k, v = operands()

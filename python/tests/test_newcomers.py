@@ -306,6 +306,22 @@ def test_a_table_that_is_too_short_is_told(qkv):
     assert not call(LENGTH - 4, {"score": "score + table[b, q_idx - kv_idx]"})
 
 
+def test_a_captured_table_that_is_too_short_is_told(qkv):
+    given = [x.transpose(1, 2) for x in qkv]
+
+    def call(*sizes):
+        table = torch.zeros(sizes, dtype=torch.int32)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            for _ in range(3):
+                attune_torch.flex_attention(*given, mask_mod=lambda b, h, q, k: table[b, q] == table[b, k], strict=True)
+        return [str(each.message) for each in told]
+
+    of_queries, of_keys = call(BATCH, LENGTH - 1)
+    assert "shape (2, 39) is looked up by `q_idx`, of which there are 40" in of_queries and "`kv_idx`" in of_keys
+    assert not call(BATCH, LENGTH) and not call(BATCH, LENGTH + 1) and not call(1, LENGTH)
+
+
 def test_functions_in_each_others_places_are_told(qkv):
     given = [x.transpose(1, 2) for x in qkv]
 

@@ -17,6 +17,7 @@ from test_gradients import plain_attention  # noqa: E402
 
 import attune  # noqa: E402
 from attune.torch import _recall, create_block_mask, flex_attention  # noqa: E402
+from attune.torch._expression import literal  # noqa: E402
 from attune.torch._plans import variant_of  # noqa: E402
 
 BATCH, HEADS, LENGTH, DIM = 1, 2, 24, 16
@@ -366,6 +367,17 @@ def test_what_decides_structure_is_right_at_every_value(make):
 def test_values_that_no_launch_can_bring(values):
     for value in (*values, *values):
         check(mask_mod=lambda b, h, i, j, value=value: (i - j <= value) | (i == j))
+
+
+def test_ints_of_classes_of_their_own():
+    """A range would look for such a one by going through all that it holds."""
+
+    class Width(enum.IntEnum):
+        narrow, wide = 3, 2**40
+
+    assert literal(Width.narrow) == literal(3) and literal(Width.wide) == literal(2**40)
+    for width in Width:
+        check(mask_mod=lambda b, h, i, j: i - j < width)  # noqa: B023
 
 
 def test_a_derived_value_that_no_launch_can_bring():

@@ -120,6 +120,19 @@ def test_launch_scalars():
     torch.testing.assert_close(lse.double(), wanted[1], atol=1e-5, rtol=1e-5)
 
 
+def test_none_stands_for_no_tensors_and_no_sizes():
+    """AOTInductor's programs hand it over."""
+    q, k, v = operands()
+    found = attention(q, k, v, None, spec(mask="causal"), None, [], None, None, None)
+    wanted = call(q, k, v, spec(mask="causal"))
+    assert all(map(torch.equal, found, wanted))
+    d_o = torch.ones_like(wanted[0])
+    numbers = [], None, None, None
+    found = torch.ops.attune.attention_backward(d_o, None, q, k, v, *wanted, None, spec(mask="causal"), None, *numbers)
+    wanted = torch.ops.attune.attention_backward(d_o, None, q, k, v, *wanted, [], spec(mask="causal"), [], *numbers)
+    assert all(map(torch.equal, found, wanted))
+
+
 def test_the_seed_says_what_is_dropped():
     q, k, v = operands()
     text, launch = CASES["launch's own"]

@@ -19,8 +19,9 @@ WORDS = {
 
 def operands():
     torch.manual_seed(2)
-    q, k, v = torch.randn(72, 4, 16), torch.randn(84, 2, 16), torch.randn(84, 2, 16)  # two rows of no sequence
-    return [x.requires_grad_() for x in (q, k, v, torch.rand(4))]
+    with devices.on_device():
+        q, k, v = torch.randn(72, 4, 16), torch.randn(84, 2, 16), torch.randn(84, 2, 16)  # two rows of no sequence
+        return [x.requires_grad_() for x in (q, k, v, torch.rand(4))]
 
 
 @pytest.mark.parametrize("with_lse", [False, True])
@@ -35,7 +36,7 @@ def test_gradients(name, with_lse):
             found[0].square().sum() + found[1][:, :70].nan_to_num(neginf=0).sum() if with_lse else found.square().sum()
         )
 
-    offsets = [torch.tensor(each, dtype=torch.int32) for each in (CU, KV)]
+    offsets = [torch.tensor(each, dtype=torch.int32, device=devices.DEVICE) for each in (CU, KV)]
     compiled = torch.compile(attend, fullgraph=True, backend="aot_eager", dynamic=True)
     leaves = operands() if name == "slopes" else operands()[:3]
     for _ in range(2):

@@ -1,5 +1,8 @@
 """scaled_dot_product_attention while Attune is active: torch's own results, in torch's strides, and back again."""
 
+import subprocess
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -182,6 +185,12 @@ def test_by_torchs_registry(launches):
     activate_sdpa()  # once more is no more
     scaled_dot_product_attention(*operands())
     assert launches["forward"] == 1
+
+
+def test_nothing_is_warned_of():
+    """torch says once a process that kernels are overridden, which is what was asked for."""
+    program = "import warnings, attune.torch; warnings.simplefilter('error'); attune.torch.activate_sdpa()"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 def test_another_implementation_is_left_alone():

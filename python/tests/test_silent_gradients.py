@@ -9,7 +9,7 @@ from devices import DEVICE, on_device  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
 
 import attune  # noqa: E402
-from attune.torch import flex_attention  # noqa: E402
+from attune.torch import Untranslatable, flex_attention  # noqa: E402
 
 HEADS, LENGTH, DIM = 2, 24, 16
 SCORE = "score + bias[h, kv_idx]"
@@ -194,3 +194,45 @@ def test_a_number_on_another_device_that_learns():
     number = torch.tensor(0.3, device="cpu", requires_grad=True)
     with pytest.raises(attune.torch.Untranslatable, match="on cpu"):
         flex_attention(q, k, v, lambda s, b, h, i, j: s * number, strict=True)
+
+
+@torch.no_grad()
+def under_no_grad(function):
+    return function()
+
+
+class Straight(torch.autograd.Function):
+    """Its backward pass is not the derivative of its forward pass."""
+
+    @staticmethod
+    def forward(ctx, score):
+        return torch.tanh(score)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+
+CUT = {
+    "a function of autograd": lambda bias: lambda score, b, h, i, j: Straight.apply(score),
+    "straight through": lambda bias: lambda score, b, h, i, j: score + (torch.tanh(score) - score).detach(),
+    "a learned one": lambda bias: lambda score, b, h, i, j: score * 2 + bias[h].detach(),
+    "no_grad": lambda bias: lambda score, b, h, i, j: score * under_no_grad(lambda: torch.tanh(score)),
+    "no_grad of a learned one": lambda bias: lambda score, b, h, i, j: score + under_no_grad(lambda: bias[h]),
+}
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_what_a_function_cuts_off(name):
+    """Torch's own has to do it; where nothing is recorded there is nothing to cut off."""
+    operands = [x.transpose(1, 2) for x in dense()]
+    bias = torch.randn(HEADS)
+    score_mod = CUT[name](bias)
+    with torch.no_grad():
+        for _ in range(3):
+            flex_attention(*operands, score_mod, strict=True)
+    leaves = [x.clone().requires_grad_() for x in operands]
+    bias.requires_grad_()
+    for _ in range(2):
+        with pytest.raises(Untranslatable, match=r"detach|no_grad"):
+            flex_attention(*leaves, score_mod, strict=True)

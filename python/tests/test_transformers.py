@@ -131,6 +131,23 @@ def test_packed_documents(name):
     torch.testing.assert_close(packed[:1, 5:17], alone, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["llama", "mistral", "gpt-oss"])
+def test_sequences_that_a_collator_tells(name):
+    """With a cache, where transformers itself does not look at positions."""
+    lengths = (5, 17, 2)
+    cu = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+    flat = {"cu_seq_lens_q": cu, "cu_seq_lens_k": cu, "max_length_q": 17, "max_length_k": 17}
+    positions = torch.cat([torch.arange(each) for each in lengths])[None]
+    eager, ours = (model.eval() for model in pair(DECODERS[name]))
+    ids = tokens(batch=1)
+    with torch.no_grad():
+        found = ours(input_ids=ids, position_ids=positions, **flat).logits
+        wanted = torch.cat([eager(each).logits for each in ids.split(lengths, 1)], 1)
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=1e-4)
+        with pytest.raises(UnsupportedError, match="batch 1"):
+            ours(input_ids=ids.repeat(2, 1), position_ids=positions, **flat)
+
+
 @pytest.mark.parametrize("kind", ["bool", "float"])
 def test_a_mask_of_the_callers_own(kind):
     mask = torch.tril(torch.rand(2, 1, LENGTH, LENGTH) < 0.7)

@@ -49,7 +49,8 @@ class _NumPy:
         if any(stride % item for stride in array.strides):
             return self.view(self.contiguous(array))  # a field of a record array
         strides = tuple(stride // item for stride in array.strides)
-        return View(array.ctypes.data, array.shape, strides, array.dtype.name, "cpu", array)
+        dtype = array.dtype.name if array.dtype.isnative else array.dtype.str  # of bytes in another order
+        return View(array.ctypes.data, array.shape, strides, dtype, "cpu", array)
 
     def contiguous(self, array: Any) -> Any:
         return array.copy(order="C")

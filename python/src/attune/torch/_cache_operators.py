@@ -20,7 +20,7 @@ from attune._view import axes
 from attune.spec import Spec
 from attune.torch import _append
 from attune.torch._cache_plan import NAMES, plan_of
-from attune.torch._operators import _TAGS, _library, _scalars, _state
+from attune.torch._operators import _TAGS, LAUNCH, _library, _scalars, _state
 from attune.torch._plans import variant_of
 from attune.torch._transforms import refuse_tangents
 
@@ -36,8 +36,7 @@ _library.define(
     tags=_TAGS,
 )
 _library.define(
-    f"attention_over_cache({', '.join(_argument(name, ('q', 'k')) for name in NAMES)}, Tensor[] tensors, str spec, "
-    "SymInt[] ints, float[] floats, float? scale, float? dropout, Tensor? seed) -> (Tensor, Tensor)",
+    f"attention_over_cache({', '.join(_argument(name, ('q', 'k')) for name in NAMES)}, {LAUNCH}) -> (Tensor, Tensor)",
     tags=_TAGS,
 )
 
@@ -65,6 +64,7 @@ def launch_of(
 def _attention(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     arrays = arguments[: len(NAMES)]
     tensors, text, *numbers, seed = arguments[len(NAMES) :]
+    tensors = tensors or ()
     refuse_tangents(*arrays, *tensors)
     spec, launch = launch_of(text, numbers, seed, arrays[0].device)
     if len(tensors) != len(spec.tensors):

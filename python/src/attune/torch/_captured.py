@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from attune import _advice
 from attune.torch._auxiliary import type_of
 from attune.torch._expression import Expression, Type, Untranslatable, binary, conditional, literal, name
 from attune.torch._numbers import Number, Recipe, is_number
@@ -51,17 +52,43 @@ class CapturedTensors:
         self._shape, self._device = shape, device
         self._by_memory: dict[tuple[object, ...], _Captured] = {}
         self._numbers: list[Any] = []  # SymInt, SymFloat, Number
+        self._records = torch.is_grad_enabled()
         self.reads_values = False
 
     def look_up(self, tensor: torch.Tensor, indices: Sequence[Expression]) -> Expression:
         """tensor[indices...], one index a dim. A negative index counts from the end, as torch's does."""
         captured = self._capture(tensor)
+        if self.is_paused() and wants_gradient(tensor):
+            raise Untranslatable("a tensor that learns, under torch.no_grad()")
         written = []
         for dim, index in enumerate(indices):
             index = self._from_the_start(index, tensor.shape[dim])
             captured.indices[dim][index.text] = index
+            self._tell_of_short(tensor, dim, index.text)
             written.append(index.text)
         return name(f"{captured.name}[{', '.join(written)}]", captured.type)
+
+    def is_paused(self) -> bool:
+        """Whether the function has switched off what was recorded where it was called."""
+        return self._records and not torch.is_grad_enabled()
+
+    def has_gradient(self, text: str) -> bool:
+        """Whether one is recorded of an expression."""
+        if not self._records:
+            return False
+        learned = [each.name for each in self._by_memory.values() if wants_gradient(each.tensor)]
+        return re.search(rf"\b({'|'.join(['score', *learned])})\b", text) is not None
+
+    def _tell_of_short(self, tensor: torch.Tensor, dim: int, index: str) -> None:
+        """Of a tensor that ends before the positions by which it is looked up. torch's eager code raises there."""
+        if index not in DIM_OF_INDEX or torch.compiler.is_dynamo_compiling():
+            return
+        size, positions = tensor.shape[dim], getattr(self._shape, DIM_OF_INDEX[index])
+        if type(size) is type(positions) is int and 1 < size < positions:
+            _advice.warn(
+                f"attune: a captured tensor of shape {tuple(tensor.shape)} is looked up by `{index}`, of which there "
+                f"are {positions}: those behind its end read its last entry"
+            )
 
     def scalar(self, tensor: torch.Tensor) -> Expression:
         """A tensor without dims: what changes it is no new kernel."""

@@ -51,6 +51,8 @@ def literal(value: bool | int | float) -> Expression:
     """Of a Python number; the float32 nearest to a float."""
     if isinstance(value, bool):
         return Expression("true" if value else "false", "bool")
+    if isinstance(value, int):
+        value = int(value)  # of an enumeration's member: a range looks for one by going through it
     if isinstance(value, int) and value in _INT32:
         return Expression(f"({value})" if value < 0 else str(value), "int", value, value, "literal")
     if math.isnan(value):

@@ -26,20 +26,21 @@ from attune.torch._transforms import refuse_tangents, refuse_unlearned
 _TAGS = tuple(
     getattr(torch.Tag, tag) for tag in ("pt2_compliant_tag", "needs_exact_strides") if hasattr(torch.Tag, tag)
 )
-_LAUNCH = "Tensor[] tensors, str spec, SymInt[] ints, float[] floats, float? scale, float? dropout, Tensor? seed"
+# AOTInductor's programs hand None over in the place of an empty list of tensors or sizes.
+LAUNCH = "Tensor[]? tensors, str spec, SymInt[]? ints, float[] floats, float? scale, float? dropout, Tensor? seed"
 
 _library = torch.library.Library("attune", "DEF")
-_library.define(f"attention(Tensor q, Tensor k, Tensor v, {_LAUNCH}) -> (Tensor, Tensor)", tags=_TAGS)
+_library.define(f"attention(Tensor q, Tensor k, Tensor v, {LAUNCH}) -> (Tensor, Tensor)", tags=_TAGS)
 _library.define(
     "attention_backward(Tensor? d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, "
-    f"{_LAUNCH}) -> Tensor[]",
+    f"{LAUNCH}) -> Tensor[]",
     tags=_TAGS,
 )
 
 
-def _scalars(variant: Variant, ints: Sequence[int], floats: Sequence[float]) -> tuple[float, ...]:
+def _scalars(variant: Variant, ints: Sequence[int] | None, floats: Sequence[float]) -> tuple[float, ...]:
     """By slot: ints and floats, each in the order in which the spec has them."""
-    left_ints, left_floats = list(ints), list(floats)
+    left_ints, left_floats = list(ints or ()), list(floats)
     found: list[float] = []
     for slot, is_int in variant.scalar_slots:
         left = left_ints if is_int else left_floats
@@ -75,14 +76,15 @@ def _attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    tensors: Sequence[torch.Tensor],
+    tensors: Sequence[torch.Tensor] | None,
     spec: str,
-    ints: Sequence[int],
+    ints: Sequence[int] | None,
     floats: Sequence[float],
     scale: float | None,
     dropout: float | None,
     seed: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
+    tensors = tensors or ()
     refuse_tangents(q, k, v, *tensors)
     variant, *state = _state(variant_of(spec), seed, q.device)
     plan = variant.forward_plan(q, k, v, tensors)
@@ -101,14 +103,15 @@ def _attention_backward(
     v: torch.Tensor,
     o: torch.Tensor,
     lse: torch.Tensor,
-    tensors: Sequence[torch.Tensor],
+    tensors: Sequence[torch.Tensor] | None,
     spec: str,
-    ints: Sequence[int],
+    ints: Sequence[int] | None,
     floats: Sequence[float],
     scale: float | None,
     dropout: float | None,
     seed: torch.Tensor | None,
 ) -> list[torch.Tensor]:
+    tensors = tensors or ()
     refuse_tangents(d_o, d_lse, q, k, v, *tensors)
     variant, *state = _state(variant_of(spec), seed, q.device)
     plan = variant.backward_plan(q, k, v)
@@ -154,6 +157,7 @@ def _attention_backward_fake(
 
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
     q, k, v, tensors, spec, *launch, seed = inputs
+    tensors = tensors or ()
     refuse_unlearned(variant_of(spec).spec, tensors)
     ctx.spec, ctx.launch, ctx.count = spec, launch, len(tensors)
     ctx.set_materialize_grads(False)

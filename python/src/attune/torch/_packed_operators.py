@@ -11,15 +11,14 @@ from attune._errors import UnsupportedError
 from attune._structs import Layout
 from attune.torch._cache_operators import launch_of
 from attune.torch._cache_plan import NAMES
-from attune.torch._operators import _TAGS, _library, no_second
+from attune.torch._operators import _TAGS, LAUNCH, _library, no_second
 from attune.torch._packed import _OFFSETS, gradients_of
 from attune.torch._plans import variant_of
 from attune.torch._transforms import refuse_unlearned
 
 _library.define(
     "attention_packed_backward(Tensor? d_o, Tensor? d_lse, Tensor q, Tensor k, Tensor v, Tensor o, Tensor lse, "
-    f"{', '.join(f'Tensor? {name}' for name in _OFFSETS)}, Tensor[] tensors, str spec, SymInt[] ints, float[] floats, "
-    "float? scale, float? dropout, Tensor? seed) -> Tensor[]",
+    f"{', '.join(f'Tensor? {name}' for name in _OFFSETS)}, {LAUNCH}) -> Tensor[]",
     tags=_TAGS,
 )
 
@@ -37,7 +36,7 @@ def _backward_impl(
     """Gradients of q, k, v and the tensors that learn; 0 in rows of no sequence."""
     offsets, (tensors, text, *numbers, seed) = given[: len(_OFFSETS)], given[len(_OFFSETS) :]
     spec, launch = launch_of(text, numbers, seed, q.device)
-    return gradients_of(spec, (q, k, v, *offsets), tensors, o, lse, d_o, d_lse, launch)
+    return gradients_of(spec, (q, k, v, *offsets), tensors or (), o, lse, d_o, d_lse, launch)
 
 
 def _backward_fake(d_o: Any, d_lse: Any, q: Any, k: Any, v: Any, *given: Any) -> list[torch.Tensor]:
@@ -50,6 +49,7 @@ def _backward_fake(d_o: Any, d_lse: Any, q: Any, k: Any, v: Any, *given: Any) ->
 def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
     arrays = dict(zip(NAMES, inputs[: len(NAMES)], strict=True))
     tensors, ctx.spec, *ctx.launch, seed = inputs[len(NAMES) :]
+    tensors = tensors or ()
     ctx.count = len(tensors)
     refuse_unlearned(variant_of(ctx.spec).spec, tensors)
     ctx.is_packed = variant_of(ctx.spec).spec.layout_id == Layout.THD and arrays["v"] is not None

@@ -7,6 +7,7 @@ kernel of Attune's takes goes on to torch's own.
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any
 
 import torch
@@ -59,6 +60,12 @@ class _Active:
 
     def __init__(self) -> None:
         self._library = torch.library.Library("aten", "IMPL")
+        with warnings.catch_warnings():
+            # That torch's own are overridden is what was asked for.
+            warnings.filterwarnings("ignore", "Warning only once for all operators")
+            self._override()
+
+    def _override(self) -> None:
         for name, key in _OPERATORS:
             if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
                 continue  # torch was built without CUDA

@@ -104,6 +104,8 @@ class Trace(TorchFunctionMode):
         name = canonical_name(operation)
         if name.endswith("_"):
             return self._apply_in_place(name[:-1], *args, **kwargs)
+        if name == "detach" or self.captured.is_paused():
+            self._refuse_cut(name, args)
         is_of_one = name in CASTS or name in CREATORS
         if _small.concerns(name, args[:1] if is_of_one else args, {} if is_of_one else kwargs):
             return _small.apply(self, name, args, kwargs)
@@ -120,6 +122,16 @@ class Trace(TorchFunctionMode):
         operands = [self._operand(each) for each in args]
         keywords = {key: self._operand(value) for key, value in kwargs.items()}
         return Traced(self, OPERATIONS[name](*operands, **keywords))
+
+    def _refuse_cut(self, name: str, operands: Sequence[Any]) -> None:
+        """Kernels differentiate all of an expression: none of it can be left out."""
+        cut = "`detach` of what learns" if name == "detach" else f"`{name}` under torch.no_grad()"
+        for each in operands:
+            parts = (
+                each._elements if isinstance(each, Small) else [each._expression] if isinstance(each, Traced) else []
+            )
+            if any(self.captured.has_gradient(part.text) for part in parts):
+                raise Untranslatable(cut)
 
     def _apply_in_place(self, operation: str, target: Any, *args: Any, **kwargs: Any) -> Any:
         """torch's operation `operation` with "_": what the target is called by elsewhere becomes the result, too."""

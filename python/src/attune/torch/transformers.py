@@ -146,6 +146,8 @@ def attention(
         is_causal: where there is no mask at all, whether keys after the query are left out; None: as the module says.
         s_aux: [heads], the logit of a sink.
         position_bias: [batch or 1, heads or 1, q_len, kv_len], added to scores.
+        kwargs: `cu_seq_lens_q` and `cu_seq_lens_k` say where the sequences of one row begin, as collators that flatten
+            a batch give them to flash attention.
 
     Returns:
         [batch, q_len, heads, head_dim], and no weights.
@@ -167,6 +169,10 @@ def attention(
         is_causal = getattr(module, "is_causal", True)
     if attention_mask is None and is_causal and query.shape[2] > 1:
         mask_mod = top_left_causal
+    if kwargs.get("cu_seq_lens_q") is not None and kwargs.get("cu_seq_lens_k") is not None:
+        within = _within(kwargs["cu_seq_lens_q"], kwargs["cu_seq_lens_k"], query, key)
+        others = mask_mod if block_mask is None else block_mask.mask_mod
+        block_mask, mask_mod = None, within if others is None else torch_flex.and_masks(others, within)
     out = flex_attention(
         query,
         key,
@@ -180,6 +186,21 @@ def attention(
         sink=s_aux,
     )
     return out.transpose(1, 2).contiguous(), None
+
+
+def _within(
+    cu_q: torch.Tensor, cu_k: torch.Tensor, query: torch.Tensor, key: torch.Tensor
+) -> Callable[..., torch.Tensor]:
+    """That a key is of the query's own sequence."""
+    if query.shape[0] != 1:
+        raise UnsupportedError(f"`cu_seq_lens_q` of {query.shape[0]} rows", "sequences lie in one row, batch 1")
+
+    def sequence_of(cu: torch.Tensor, length: int) -> torch.Tensor:
+        return torch.searchsorted(cu, torch.arange(length, dtype=cu.dtype, device=cu.device), right=True)
+
+    of_q = sequence_of(cu_q, query.shape[2])
+    of_k = of_q if cu_k is cu_q and key.shape[2] == query.shape[2] else sequence_of(cu_k, key.shape[2])
+    return lambda b, h, q_idx, kv_idx: of_q[q_idx] == of_k[kv_idx]
 
 
 _of_transformers: Any = getattr(PreTrainedModel, "get_correct_attn_implementation", None)
