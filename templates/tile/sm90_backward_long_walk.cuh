@@ -11,8 +11,8 @@
 // Each warpgroup makes dQ of half of a tile's queries, all columns.
 #pragma once
 
-#include "templates/ptx/convert.cuh"
 #include "templates/ptx/mbarrier.cuh"
+#include "templates/ptx/shuffles.cuh"
 #include "templates/ptx/wgmma.cuh"
 #include "templates/tile/backward_scores.cuh"
 #include "templates/tile/sm90_backward_consumer.cuh"
@@ -26,7 +26,7 @@ namespace sm90 {
 // d 64, causal, 16384 keys, H200: 5216 and 5453 us.
 constexpr bool kBeginsDvEarly = !(kTakesTurns && spec::kHasMask);
 // There P is rounded first where it may be: sm90_backward_tight_walk.cuh. Else that gains nothing.
-constexpr bool kWalksLong = kSharesDqRows && (kBeginsDvEarly || !kRoundsForDs);
+constexpr bool kWalksLong = kSharesDqRows && (kBeginsDvEarly || !kMayRound);
 
 using HalfOfProducts = float[kTileQ / 4];
 using HalfOfOperand = unsigned[kTileQ / 32][4];

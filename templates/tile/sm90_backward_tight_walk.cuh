@@ -86,12 +86,10 @@ ATT_FN void walk_tightly(Consumer& c) {
         now.tile * kTileQ + c.thread % 4 * 2, 0, 0};
     const unsigned keep[ColumnElements<kTileQ>::kWords] = {};
     [[maybe_unused]] Rests rests;
-    if constexpr (kRoundsForDs || kKeepsRests) {
-      elements.probabilities(context, c.s, full, keep, [&](int n, int half, float low, float high) {
-        c.p_operand[n / 2][n % 2 * 2 + half] = pack_2<spec::kDType>(low, high);
-        if constexpr (kKeepsRests) keep_rests(rests, n, half, low, high);
-      });
-    }
+    elements.probabilities(context, c.s, full, keep, [&](int n, int half, float low, float high) {
+      c.p_operand[n / 2][n % 2 * 2 + half] = pack_2<spec::kDType>(low, high);
+      if constexpr (kKeepsRests) keep_rests(rests, n, half, low, high);
+    });
     wgmma_pin(c.p_operand);
     if constexpr (kMakesDqOfS) {
       c.template issue_half_of_dv<0>();
@@ -110,24 +108,22 @@ ATT_FN void walk_tightly(Consumer& c) {
       }
     }
     c.issue_dq(c.written - 1);
-    if constexpr (kRoundsForDs || kKeepsRests) {
-      wgmma_wait<kMakesDqOfS ? 3 : 2>();  // for dP
-      wgmma_pin(c.d);
-      if (kLoadsKeysApart && now.more == 0) c.warp_arrive(shared.v_empty());
-      if constexpr (kKeepsRests) {
-        make_ds_of_parts(c.p_operand, rests, c.d, c.ds_operand);
-      } else {
-        make_ds_of_rounded(c.p_operand, c.d, c.ds_operand);
-      }
-      wgmma_pin(c.ds_operand);
-      mbarrier_wait(shared.ds_empty(c.written & 1), (c.written >> 1 & 1) ^ 1);
-      if constexpr (kIssuesDkFirst) c.issue_dk();
-      c.store_ds(c.written);
+    wgmma_wait<kMakesDqOfS ? 3 : 2>();  // for dP
+    wgmma_pin(c.d);
+    if (kLoadsKeysApart && now.more == 0) c.warp_arrive(shared.v_empty());
+    if constexpr (kKeepsRests) {
+      make_ds_of_parts(c.p_operand, rests, c.d, c.ds_operand);
+    } else {
+      make_ds_of_rounded(c.p_operand, c.d, c.ds_operand);
     }
+    wgmma_pin(c.ds_operand);
+    mbarrier_wait(shared.ds_empty(c.written & 1), (c.written >> 1 & 1) ^ 1);
+    if constexpr (kIssuesDkFirst) c.issue_dk();
+    c.store_ds(c.written);
     if constexpr (!kIssuesDkFirst) c.issue_dk();
     wgmma_wait<1>();  // for dV and dQ
-    // dV reads P where dS was made of it: without this ptxas may give P's registers to dS before.
-    if constexpr (kRoundsForDs || kKeepsRests) wgmma_pin(c.p_operand);
+    // dV reads P while dS is made of it: without this ptxas may give P's registers to dS before.
+    wgmma_pin(c.p_operand);
     if constexpr (kFreesDoEarly) c.warp_arrive(shared.do_empty(c.at.stage));
     wgmma_pin(c.d_q);
     if (tiles > 0) c.end_dq(c.written - 1, sums);
