@@ -250,6 +250,41 @@ struct Consumer {
     return false;
   }
 
+  // Begins with dK and dV of 0. False when no query sees the keys.
+  ATT_MEMBER bool begin_walk() {
+    zero(d_k);
+    zero(d_v);
+    // Products name what they write as read, too: ptxas would keep it from item to item.
+    if constexpr (kTakesItems) {
+      zero(s);
+      zero(d);
+      zero(d_q);
+    }
+    return has_tiles();
+  }
+
+  // Of a walk that keeps one P: dQ of the last tile, whose stage is `before`, to `sums`.
+  ATT_MEMBER void end_walk(const RingPosition& before, int sums) {
+    mbarrier_wait(shared.ds_full((written & 1) ^ 1), (written - 1) >> 1 & 1);
+    issue_dq(written - 1);
+    wgmma_wait<0>();
+    if constexpr (!kFreesDoEarly) warp_arrive(shared.do_empty(before.stage));
+    warp_arrive(shared.q_empty(before.stage));
+    wgmma_pin(d_q);
+    end_dq(written - 1, sums);
+    end_gradients();
+  }
+
+  // What a walk leaves: dK and dV, or 0 of what was dropped.
+  ATT_MEMBER void end_gradients() {
+    wgmma_pin(d_k);
+    wgmma_pin(d_v);
+    if (is_dropped) {
+      zero(d_k);
+      zero(d_v);
+    }
+  }
+
   // Whether the item's first tile is dead for the warpgroup's keys, of which it then makes nothing:
   // its dS is 0, and dQ is made of it when the next tile's turn comes, to `sums`. The tile's dO is
   // waited for by another warpgroup, before which the stage is not given back. Later tiles that are
@@ -277,15 +312,7 @@ struct Consumer {
 
   // Leaves dK and dV, unscaled.
   ATT_MEMBER void run() {
-    zero(d_k);
-    zero(d_v);
-    // Products name what they write as read, too: ptxas would keep it from item to item.
-    if constexpr (kTakesItems) {
-      zero(s);
-      zero(d);
-      zero(d_q);
-    }
-    if (!has_tiles()) return;
+    if (!begin_walk()) return;
     if constexpr (plan::kKeysInRegisters) {
       if constexpr (kTakesItems) mbarrier_wait(shared.v_full(), parity);
       load_key_rows(shared.k(), k_rows);
@@ -409,12 +436,7 @@ struct Consumer {
       end_dq(written - 1, next_sums);
     }
     learned.end(item_context(p, own, b, 0, h_kv));
-    wgmma_pin(d_k);
-    wgmma_pin(d_v);
-    if (is_dropped) {
-      zero(d_k);
-      zero(d_v);
-    }
+    end_gradients();
   }
 
   // dV's 64 rows from where V's were, and dK's from where dS was, to global memory, while K and V

@@ -57,15 +57,7 @@ template <typename Consumer>
 ATT_FN void walk_long_tiles(Consumer& c) {
   const BackwardParams& p = c.p;
   const SharedMemory& shared = c.shared;
-  zero(c.d_k);
-  zero(c.d_v);
-  // Products name what they write as read, too: ptxas would keep it from item to item.
-  if constexpr (kTakesItems) {
-    zero(c.s);
-    zero(c.d);
-    zero(c.d_q);
-  }
-  if (!c.has_tiles()) return;
+  if (!c.begin_walk()) return;
   int tiles = 0;  // of this item so far
   int sums = 0;   // of the tile before
   RingPosition before = c.at;
@@ -133,7 +125,7 @@ ATT_FN void walk_long_tiles(Consumer& c) {
     c.issue_dk();
     wgmma_wait<1>();  // for dV and dQ
     // dV reads P while dS is made: without this ptxas may give P's registers away before.
-    if constexpr (kBeginsDvEarly) wgmma_pin(c.p_operand);
+    wgmma_pin(c.p_operand);
     wgmma_pin(c.d_q);
     if (tiles > 0) c.end_dq(c.written - 1, sums);
     sums = sums_tile(p, c.sums_base, now.h, now.tile);
@@ -149,19 +141,7 @@ ATT_FN void walk_long_tiles(Consumer& c) {
     }
     more = now.more != 0;
   }
-  mbarrier_wait(shared.ds_full((c.written & 1) ^ 1), (c.written - 1) >> 1 & 1);
-  c.issue_dq(c.written - 1);
-  wgmma_wait<0>();
-  c.warp_arrive(shared.do_empty(before.stage));
-  c.warp_arrive(shared.q_empty(before.stage));
-  wgmma_pin(c.d_q);
-  c.end_dq(c.written - 1, sums);
-  wgmma_pin(c.d_k);
-  wgmma_pin(c.d_v);
-  if (c.is_dropped) {
-    zero(c.d_k);
-    zero(c.d_v);
-  }
+  c.end_walk(before, sums);
 }
 
 }  // namespace sm90
