@@ -263,7 +263,36 @@ struct Consumer {
     return has_tiles();
   }
 
-  // Of a walk that keeps one P: dQ of the last tile, whose stage is `before`, to `sums`.
+  // Of a walk that keeps one P: S of the next tile, and its dP, which may still be made. Number
+  // `tiles` of the item; the stage of the one before it is given back.
+  ATT_MEMBER TileInfo begin_tile(const RingPosition& before, int tiles) {
+    mbarrier_wait(shared.q_full(at.stage), at.parity);
+    issue_s();
+    const TileInfo now = load_tile_info(shared.tile(at.stage));
+    wgmma_wait<1>();  // for dV and dK of the tile before
+    if (tiles > 0) {
+      if constexpr (!kFreesDoEarly) warp_arrive(shared.do_empty(before.stage));
+      warp_arrive(shared.q_empty(before.stage));
+    }
+    mbarrier_wait(shared.do_full(at.stage), at.parity);
+    const int flags = kLoadsKeysApart ? now.flags & ~kAllOfQueries : now.flags;
+    if (kMayHaveDeadRows && flags == 0) {
+      clean_dead_rows<kTileQ>(shared.references(at.stage), shared.d_o(at.stage),
+                              warpgroup_barrier(warpgroup));
+    }
+    if constexpr (kTakesItems) {
+      if (tiles <= (kSkipsDeadFirst ? 1 : 0)) mbarrier_wait(shared.v_full(), parity);
+    }
+    issue_dp();
+    wgmma_wait<1>();  // for S
+    wgmma_pin(s);
+    if constexpr (kTakesItems && spec::kHasMask && !kLoadsKeysApart) {
+      is_dropped = now.flags == kDropped;
+    }
+    return now;
+  }
+
+  // The same: dQ of the last tile, whose stage is `before`, to `sums`.
   ATT_MEMBER void end_walk(const RingPosition& before, int sums) {
     mbarrier_wait(shared.ds_full((written & 1) ^ 1), (written - 1) >> 1 & 1);
     issue_dq(written - 1);

@@ -65,29 +65,7 @@ ATT_FN void walk_long_tiles(Consumer& c) {
   while (more) {
     c.at = uniform(c.at);
     before = uniform(before);
-    mbarrier_wait(shared.q_full(c.at.stage), c.at.parity);
-    c.issue_s();
-    const TileInfo now = load_tile_info(shared.tile(c.at.stage));
-    wgmma_wait<1>();  // for dK of the tile before
-    if (tiles > 0) {
-      c.warp_arrive(shared.do_empty(before.stage));
-      c.warp_arrive(shared.q_empty(before.stage));
-    }
-    mbarrier_wait(shared.do_full(c.at.stage), c.at.parity);
-    const int flags = kLoadsKeysApart ? now.flags & ~kAllOfQueries : now.flags;
-    if (kMayHaveDeadRows && flags == 0) {
-      clean_dead_rows<kTileQ>(shared.references(c.at.stage), shared.d_o(c.at.stage),
-                              warpgroup_barrier(c.warpgroup));
-    }
-    if constexpr (kTakesItems) {
-      if (tiles == 0) mbarrier_wait(shared.v_full(), c.parity);
-    }
-    c.issue_dp();
-    wgmma_wait<1>();  // for S
-    wgmma_pin(c.s);
-    if constexpr (kTakesItems && spec::kHasMask && !kLoadsKeysApart) {
-      c.is_dropped = now.flags == kDropped;
-    }
+    const TileInfo now = c.begin_tile(before, tiles);
     const Context context = item_context(p, c.own, c.b, now.h, c.h_kv);
     if constexpr (kBeginsDvEarly) {
       make_p(c, context, now, 0, half_of<0>(c.s));

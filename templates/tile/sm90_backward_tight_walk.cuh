@@ -48,31 +48,9 @@ ATT_FN void walk_tightly(Consumer& c) {
   while (more) {
     c.at = uniform(c.at);
     before = uniform(before);
-    mbarrier_wait(shared.q_full(c.at.stage), c.at.parity);
-    c.issue_s();
-    const TileInfo now = load_tile_info(shared.tile(c.at.stage));
-    wgmma_wait<1>();  // for dV and dK of the tile before
-    if (tiles > 0) {
-      if constexpr (!kFreesDoEarly) c.warp_arrive(shared.do_empty(before.stage));
-      c.warp_arrive(shared.q_empty(before.stage));
-    }
-    mbarrier_wait(shared.do_full(c.at.stage), c.at.parity);
-    const int flags = kLoadsKeysApart ? now.flags & ~kAllOfQueries : now.flags;
-    if (kMayHaveDeadRows && flags == 0) {
-      clean_dead_rows<kTileQ>(shared.references(c.at.stage), shared.d_o(c.at.stage),
-                              warpgroup_barrier(c.warpgroup));
-    }
-    if constexpr (kTakesItems) {
-      if (tiles <= (kSkipsDeadFirst ? 1 : 0)) mbarrier_wait(shared.v_full(), c.parity);
-    }
-    c.issue_dp();
-    wgmma_wait<1>();  // for S
-    wgmma_pin(c.s);
+    const TileInfo now = c.begin_tile(before, tiles);
     const Context context = item_context(p, c.own, c.b, now.h, c.h_kv);
     const bool full = (now.flags >> c.warpgroup & 1) != 0;
-    if constexpr (kTakesItems && spec::kHasMask && !kLoadsKeysApart) {
-      c.is_dropped = now.flags == kDropped;
-    }
     const ColumnElements<kTileQ> elements{
         c.k0 + c.warpgroup * kKeys + c.thread / 32 * 16 + c.thread % 32 / 4,
         now.tile * kTileQ + c.thread % 4 * 2, 0, 0};
