@@ -143,7 +143,7 @@ bool skips_dead_first(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) 
 // to 630, 2020 to 1994 and 8192 to 8193 us, a relative bias 3928 to 3876.
 bool rounds_unmasked(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   return spec.accuracy == Accuracy::kRelaxed && spec.dtype == DType::kBf16 && !spec.mask &&
-         tile.tile_q == kTileQ && !tile.takes_items && !spec.deterministic &&
+         tile.tile_q == kTileQ && !loads_keys_apart(spec, tile) && !spec.deterministic &&
          slabs(spec.head_dim_qk) == 2 && slabs(spec.head_dim_v) == 2 &&
          spec.head_dim_qk % 16 == 0 && spec.head_dim_v % 16 == 0 &&
          split_rows(spec).splits_references && !has_dropout(spec) &&
@@ -165,8 +165,8 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   // and 1 % without one, a third stage 3 % (H100, 4096 keys), query tiles of 80 3 %; beside a
   // relative bias they gain 3 %, beside ALiBi, whose slope is the head's, they lose 3 % (H200).
   const bool narrow = is_narrow(spec);
-  // Under a mask tiles of 128 gain more (docs/lab/backward.md, 71). Not
-  // where unknown tensors leave items short: documents 459 to 494 us with keys apart, else to 611.
+  // Under a mask tiles of 128 gain more (docs/lab/backward.md, 71). Not where unknown tensors leave
+  // items short: documents 459 to 494 us with keys apart, else to 611.
   const bool is_long_under_mask = is_long(tile) && spec.mask && !spec.deterministic;
   const double long_rate = !is_long(tile)                     ? 1.0
                            : !is_long_under_mask              ? 1.12

@@ -232,12 +232,13 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   const TileClocks clocks = tile_clocks(spec, tile, device);
   // The CTAs of a cluster wait for each other.
   const double sharing = tile.cluster == 1 ? 1.0 : has_mask ? 1.045 : 1.02;
+  const bool is_plain = !has_mask && !spec.score && tile.score_buffers == 1 &&
+                        spec.head_dim_qk <= 128 && !is_packed(spec) && !is_paged(spec);
   // Without a mask, of two warpgroups and 128 columns, Q in registers beside tiles of 128 keys
   // takes 1 to 2 % less time than beside 64 from 2048 keys on, and heavy tails 12 % (H200).
-  const bool is_square = !has_mask && !spec.score && !has_dropout(spec) && !is_packed(spec) &&
-                         tile.heads == 1 && tile.pieces == 1 && !is_paged(spec) &&
-                         tile.warpgroups == 2 && tile.score_buffers == 1 && tile.q_in_registers &&
-                         tile.tma_store && !stages_in_q(spec, tile) && tile.tile_kv == 128 &&
+  const bool is_square = is_plain && !has_dropout(spec) && tile.heads == 1 && tile.pieces == 1 &&
+                         tile.warpgroups == 2 && tile.q_in_registers && tile.tma_store &&
+                         !stages_in_q(spec, tile) && tile.tile_kv == 128 &&
                          spec.head_dim_qk == 128 && spec.head_dim_v == 128;
   // ptxas orders the steady loop of other wide tiles without a mask worse beside a store by TMA.
   const double ordered = is_square                                            ? 0.985
@@ -262,8 +263,6 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   // Q in registers beside 128 scores and 128 columns leaves ptxas few: narrower tiles are level (96
   // keys 1325 us and 1326 at 8192 tokens, 64 keys 0.3 % slower) and take a fifth to a third less to
   // compile. Three warpgroups take 2 % longer there.
-  const bool is_plain = !has_mask && !spec.score && tile.score_buffers == 1 &&
-                        spec.head_dim_qk <= 128 && !is_packed(spec) && !is_paged(spec);
   const bool is_crowded = tile.q_in_registers && tile.tile_kv >= 128 && spec.head_dim_v >= 128;
   const double crowded = !is_plain                  ? 1.0
                          : tile.warpgroups == 3     ? 1.003

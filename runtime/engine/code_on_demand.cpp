@@ -1,6 +1,7 @@
 #include "runtime/engine/code_on_demand.hpp"
 
 #include "runtime/device/cuda_api.hpp"
+#include "runtime/jit/deadline_compiler.hpp"
 
 namespace attune {
 
@@ -11,7 +12,8 @@ Result<const LoadedKernel*> CodeOnDemand::get(const AttentionSpec& spec, Worksho
   if (failure_) return *failure_;
   auto code = workshop.load(spec, plan_, family_);
   if (!code.ok()) {
-    if (code.error().id != kCudaError) failure_ = code.error();
+    const std::string& id = code.error().id;
+    if (id != kCudaError && id != kCompileStuck) failure_ = code.error();
     return code.error();
   }
   kernel_ = std::move(code->kernel);

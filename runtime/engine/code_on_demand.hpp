@@ -21,7 +21,7 @@ class CodeOnDemand {
   const KernelPlan& plan() const { return plan_; }
   // The first call builds, also while its thread captures a graph, and calls that come meanwhile
   // wait for it. An error stays, as a launch that tried again would wait for a compiler each time;
-  // but not one of the driver's, which may have wanted memory.
+  // but not one of the driver's, which may have wanted memory, nor that other compiles are stuck.
   Result<const LoadedKernel*> get(const AttentionSpec& spec, Workshop& workshop);
 
  private:

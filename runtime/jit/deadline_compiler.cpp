@@ -37,15 +37,15 @@ struct Job {
 };
 
 void run(const std::shared_ptr<Job>& job, const std::function<std::shared_ptr<void>()>& on_thread) {
-  std::shared_ptr<void> of_compile = on_thread();
-  job->started.set_value();
-  // It ends before anybody is told: the process may end then, and a driver with it.
+  // What it gave ends before anybody is told: the process may end then, and a driver with it.
+  const auto compile = [&] {
+    const std::shared_ptr<void> of_compile = on_thread();
+    job->started.set_value();
+    return job->compiler->compile(job->source, job->symbol, job->target);
+  };
   try {
-    auto compiled = job->compiler->compile(job->source, job->symbol, job->target);
-    of_compile.reset();
-    job->done.set_value(std::move(compiled));
+    job->done.set_value(compile());
   } catch (...) {
-    of_compile.reset();
     job->done.set_exception(std::current_exception());
   }
   if (job->settled.exchange(true)) --*job->given_up;
@@ -67,7 +67,7 @@ class DeadlineCompiler final : public Compiler {
                                                     symbol, source.size(), kMostSourceBytes));
     }
     if (*given_up_ >= kMostGivenUp) {
-      return failed("compile-stuck",
+      return failed(kCompileStuck,
                     fmt::format("{} is not compiled while {} compiles that were given up still run",
                                 symbol, given_up_->load()));
     }

@@ -20,11 +20,13 @@ inline constexpr std::size_t kMostSourceBytes = std::size_t{2} << 20;
 inline constexpr int kMostGivenUp = 2;
 
 inline constexpr std::string_view kCompileDeadline = "compile-deadline";
+// Of one that did not begin, as too many of those still run.
+inline constexpr std::string_view kCompileStuck = "compile-stuck";
 
 // Compiles by `compiler`, each on a thread of its own; `on_thread`, which must not throw, is called
 // there first, before the time counts, and what it returns lives as long as the compile. After
 // `seconds` compile() returns kFailed, kCompileDeadline, and the thread is given up: a compiler
-// cannot be stopped, so it runs to its end and its code is dropped. "compile-stuck" where
+// cannot be stopped, so it runs to its end and its code is dropped. kCompileStuck where
 // kMostGivenUp of those still run, "source-too-large" beyond kMostSourceBytes. Thread-safe. A
 // thread that was given up outlives this object.
 std::unique_ptr<Compiler> with_deadline(

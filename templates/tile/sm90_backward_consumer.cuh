@@ -250,6 +250,70 @@ struct Consumer {
     return false;
   }
 
+  // Begins with dK and dV of 0. False when no query sees the keys.
+  ATT_MEMBER bool begin_walk() {
+    zero(d_k);
+    zero(d_v);
+    // Products name what they write as read, too: ptxas would keep it from item to item.
+    if constexpr (kTakesItems) {
+      zero(s);
+      zero(d);
+      zero(d_q);
+    }
+    return has_tiles();
+  }
+
+  // Of a walk that keeps one P: S of the next tile, and its dP, which may still be made. Number
+  // `tiles` of the item; the stage of the one before it is given back.
+  ATT_MEMBER TileInfo begin_tile(const RingPosition& before, int tiles) {
+    mbarrier_wait(shared.q_full(at.stage), at.parity);
+    issue_s();
+    const TileInfo now = load_tile_info(shared.tile(at.stage));
+    wgmma_wait<1>();  // for dV and dK of the tile before
+    if (tiles > 0) {
+      if constexpr (!kFreesDoEarly) warp_arrive(shared.do_empty(before.stage));
+      warp_arrive(shared.q_empty(before.stage));
+    }
+    mbarrier_wait(shared.do_full(at.stage), at.parity);
+    const int flags = kLoadsKeysApart ? now.flags & ~kAllOfQueries : now.flags;
+    if (kMayHaveDeadRows && flags == 0) {
+      clean_dead_rows<kTileQ>(shared.references(at.stage), shared.d_o(at.stage),
+                              warpgroup_barrier(warpgroup));
+    }
+    if constexpr (kTakesItems) {
+      if (tiles <= (kSkipsDeadFirst ? 1 : 0)) mbarrier_wait(shared.v_full(), parity);
+    }
+    issue_dp();
+    wgmma_wait<1>();  // for S
+    wgmma_pin(s);
+    if constexpr (kTakesItems && spec::kHasMask && !kLoadsKeysApart) {
+      is_dropped = now.flags == kDropped;
+    }
+    return now;
+  }
+
+  // The same: dQ of the last tile, whose stage is `before`, to `sums`.
+  ATT_MEMBER void end_walk(const RingPosition& before, int sums) {
+    mbarrier_wait(shared.ds_full((written & 1) ^ 1), (written - 1) >> 1 & 1);
+    issue_dq(written - 1);
+    wgmma_wait<0>();
+    if constexpr (!kFreesDoEarly) warp_arrive(shared.do_empty(before.stage));
+    warp_arrive(shared.q_empty(before.stage));
+    wgmma_pin(d_q);
+    end_dq(written - 1, sums);
+    end_gradients();
+  }
+
+  // What a walk leaves: dK and dV, or 0 of what was dropped.
+  ATT_MEMBER void end_gradients() {
+    wgmma_pin(d_k);
+    wgmma_pin(d_v);
+    if (is_dropped) {
+      zero(d_k);
+      zero(d_v);
+    }
+  }
+
   // Whether the item's first tile is dead for the warpgroup's keys, of which it then makes nothing:
   // its dS is 0, and dQ is made of it when the next tile's turn comes, to `sums`. The tile's dO is
   // waited for by another warpgroup, before which the stage is not given back. Later tiles that are
@@ -277,15 +341,7 @@ struct Consumer {
 
   // Leaves dK and dV, unscaled.
   ATT_MEMBER void run() {
-    zero(d_k);
-    zero(d_v);
-    // Products name what they write as read, too: ptxas would keep it from item to item.
-    if constexpr (kTakesItems) {
-      zero(s);
-      zero(d);
-      zero(d_q);
-    }
-    if (!has_tiles()) return;
+    if (!begin_walk()) return;
     if constexpr (plan::kKeysInRegisters) {
       if constexpr (kTakesItems) mbarrier_wait(shared.v_full(), parity);
       load_key_rows(shared.k(), k_rows);
@@ -409,12 +465,7 @@ struct Consumer {
       end_dq(written - 1, next_sums);
     }
     learned.end(item_context(p, own, b, 0, h_kv));
-    wgmma_pin(d_k);
-    wgmma_pin(d_v);
-    if (is_dropped) {
-      zero(d_k);
-      zero(d_v);
-    }
+    end_gradients();
   }
 
   // dV's 64 rows from where V's were, and dK's from where dS was, to global memory, while K and V

@@ -67,14 +67,13 @@ constexpr bool kMakesDqOfS = spec::kDType == DType::bf16 &&
                              (!spec::kHasScore || kScoreGradIsOne) && !kAddsMaskedLine &&
                              !spec::kHasDropout && !kTakesTurns;
 constexpr bool kWalksTightly = kSharesDqRows || kMakesDqOfS;
-constexpr bool kRoundsForDs = kMayRound && kWalksTightly;
-// Else what rounding took is kept beside P as rounded, not P itself.
-constexpr bool kKeepsRests = kMakesDqOfS && !kRoundsForDs;
+// Where dS may not be made of P as rounded, what rounding took is kept beside it, not P itself.
+constexpr bool kKeepsRests = kMakesDqOfS && !kMayRound;
 // Off the counter dO is given back as soon as dV is done.
 constexpr bool kFreesDoEarly = kMakesDqOfS && kTakesItems;
 // dS goes to shared memory behind dK's products, which leave stores more room than dQ's do. Off the
 // counter the other warpgroup wants a whole P's dS sooner.
-constexpr bool kIssuesDkFirst = kMakesDqOfS && (kRoundsForDs || !kTakesItems);
+constexpr bool kIssuesDkFirst = kMakesDqOfS && (kMayRound || !kTakesItems);
 constexpr int kDqColumns = kQkSlabs * kSlabColumns / (kSharesDqRows ? 1 : kDqShares);
 constexpr int kDqRows = kSharesDqRows ? kTileQ / kDqShares : kTileQ;
 // Where a share of a tile begins, of whole rows' columns and of all queries.

@@ -11,8 +11,8 @@
 // Each warpgroup makes dQ of half of a tile's queries, all columns.
 #pragma once
 
-#include "templates/ptx/convert.cuh"
 #include "templates/ptx/mbarrier.cuh"
+#include "templates/ptx/shuffles.cuh"
 #include "templates/ptx/wgmma.cuh"
 #include "templates/tile/backward_scores.cuh"
 #include "templates/tile/sm90_backward_consumer.cuh"
@@ -26,7 +26,7 @@ namespace sm90 {
 // d 64, causal, 16384 keys, H200: 5216 and 5453 us.
 constexpr bool kBeginsDvEarly = !(kTakesTurns && spec::kHasMask);
 // There P is rounded first where it may be: sm90_backward_tight_walk.cuh. Else that gains nothing.
-constexpr bool kWalksLong = kSharesDqRows && (kBeginsDvEarly || !kRoundsForDs);
+constexpr bool kWalksLong = kSharesDqRows && (kBeginsDvEarly || !kMayRound);
 
 using HalfOfProducts = float[kTileQ / 4];
 using HalfOfOperand = unsigned[kTileQ / 32][4];
@@ -57,15 +57,7 @@ template <typename Consumer>
 ATT_FN void walk_long_tiles(Consumer& c) {
   const BackwardParams& p = c.p;
   const SharedMemory& shared = c.shared;
-  zero(c.d_k);
-  zero(c.d_v);
-  // Products name what they write as read, too: ptxas would keep it from item to item.
-  if constexpr (kTakesItems) {
-    zero(c.s);
-    zero(c.d);
-    zero(c.d_q);
-  }
-  if (!c.has_tiles()) return;
+  if (!c.begin_walk()) return;
   int tiles = 0;  // of this item so far
   int sums = 0;   // of the tile before
   RingPosition before = c.at;
@@ -73,29 +65,7 @@ ATT_FN void walk_long_tiles(Consumer& c) {
   while (more) {
     c.at = uniform(c.at);
     before = uniform(before);
-    mbarrier_wait(shared.q_full(c.at.stage), c.at.parity);
-    c.issue_s();
-    const TileInfo now = load_tile_info(shared.tile(c.at.stage));
-    wgmma_wait<1>();  // for dK of the tile before
-    if (tiles > 0) {
-      c.warp_arrive(shared.do_empty(before.stage));
-      c.warp_arrive(shared.q_empty(before.stage));
-    }
-    mbarrier_wait(shared.do_full(c.at.stage), c.at.parity);
-    const int flags = kLoadsKeysApart ? now.flags & ~kAllOfQueries : now.flags;
-    if (kMayHaveDeadRows && flags == 0) {
-      clean_dead_rows<kTileQ>(shared.references(c.at.stage), shared.d_o(c.at.stage),
-                              warpgroup_barrier(c.warpgroup));
-    }
-    if constexpr (kTakesItems) {
-      if (tiles == 0) mbarrier_wait(shared.v_full(), c.parity);
-    }
-    c.issue_dp();
-    wgmma_wait<1>();  // for S
-    wgmma_pin(c.s);
-    if constexpr (kTakesItems && spec::kHasMask && !kLoadsKeysApart) {
-      c.is_dropped = now.flags == kDropped;
-    }
+    const TileInfo now = c.begin_tile(before, tiles);
     const Context context = item_context(p, c.own, c.b, now.h, c.h_kv);
     if constexpr (kBeginsDvEarly) {
       make_p(c, context, now, 0, half_of<0>(c.s));
@@ -133,7 +103,7 @@ ATT_FN void walk_long_tiles(Consumer& c) {
     c.issue_dk();
     wgmma_wait<1>();  // for dV and dQ
     // dV reads P while dS is made: without this ptxas may give P's registers away before.
-    if constexpr (kBeginsDvEarly) wgmma_pin(c.p_operand);
+    wgmma_pin(c.p_operand);
     wgmma_pin(c.d_q);
     if (tiles > 0) c.end_dq(c.written - 1, sums);
     sums = sums_tile(p, c.sums_base, now.h, now.tile);
@@ -149,19 +119,7 @@ ATT_FN void walk_long_tiles(Consumer& c) {
     }
     more = now.more != 0;
   }
-  mbarrier_wait(shared.ds_full((c.written & 1) ^ 1), (c.written - 1) >> 1 & 1);
-  c.issue_dq(c.written - 1);
-  wgmma_wait<0>();
-  c.warp_arrive(shared.do_empty(before.stage));
-  c.warp_arrive(shared.q_empty(before.stage));
-  wgmma_pin(c.d_q);
-  c.end_dq(c.written - 1, sums);
-  wgmma_pin(c.d_k);
-  wgmma_pin(c.d_v);
-  if (c.is_dropped) {
-    zero(c.d_k);
-    zero(c.d_v);
-  }
+  c.end_walk(before, sums);
 }
 
 }  // namespace sm90

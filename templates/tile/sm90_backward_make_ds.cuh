@@ -1,4 +1,4 @@
-// dS of the one P that sm90_backward_tight_walk.cuh keeps.
+// dS of the one P that sm90_backward_long_walk.cuh and sm90_backward_tight_walk.cuh keep.
 #pragma once
 
 #include "templates/kernels/backward_head.cuh"

@@ -34,15 +34,7 @@ template <typename Consumer>
 ATT_FN void walk_tightly(Consumer& c) {
   const BackwardParams& p = c.p;
   const SharedMemory& shared = c.shared;
-  zero(c.d_k);
-  zero(c.d_v);
-  // Products name what they write as read, too: ptxas would keep it from item to item.
-  if constexpr (kTakesItems) {
-    zero(c.s);
-    zero(c.d);
-    zero(c.d_q);
-  }
-  if (!c.has_tiles()) return;
+  if (!c.begin_walk()) return;
   int tiles = 0;  // of this item so far
   int sums = 0;   // of the tile before
   RingPosition before = c.at;
@@ -56,42 +48,18 @@ ATT_FN void walk_tightly(Consumer& c) {
   while (more) {
     c.at = uniform(c.at);
     before = uniform(before);
-    mbarrier_wait(shared.q_full(c.at.stage), c.at.parity);
-    c.issue_s();
-    const TileInfo now = load_tile_info(shared.tile(c.at.stage));
-    wgmma_wait<1>();  // for dV and dK of the tile before
-    if (tiles > 0) {
-      if constexpr (!kFreesDoEarly) c.warp_arrive(shared.do_empty(before.stage));
-      c.warp_arrive(shared.q_empty(before.stage));
-    }
-    mbarrier_wait(shared.do_full(c.at.stage), c.at.parity);
-    const int flags = kLoadsKeysApart ? now.flags & ~kAllOfQueries : now.flags;
-    if (kMayHaveDeadRows && flags == 0) {
-      clean_dead_rows<kTileQ>(shared.references(c.at.stage), shared.d_o(c.at.stage),
-                              warpgroup_barrier(c.warpgroup));
-    }
-    if constexpr (kTakesItems) {
-      if (tiles <= (kSkipsDeadFirst ? 1 : 0)) mbarrier_wait(shared.v_full(), c.parity);
-    }
-    c.issue_dp();
-    wgmma_wait<1>();  // for S
-    wgmma_pin(c.s);
+    const TileInfo now = c.begin_tile(before, tiles);
     const Context context = item_context(p, c.own, c.b, now.h, c.h_kv);
     const bool full = (now.flags >> c.warpgroup & 1) != 0;
-    if constexpr (kTakesItems && spec::kHasMask && !kLoadsKeysApart) {
-      c.is_dropped = now.flags == kDropped;
-    }
     const ColumnElements<kTileQ> elements{
         c.k0 + c.warpgroup * kKeys + c.thread / 32 * 16 + c.thread % 32 / 4,
         now.tile * kTileQ + c.thread % 4 * 2, 0, 0};
     const unsigned keep[ColumnElements<kTileQ>::kWords] = {};
     [[maybe_unused]] Rests rests;
-    if constexpr (kRoundsForDs || kKeepsRests) {
-      elements.probabilities(context, c.s, full, keep, [&](int n, int half, float low, float high) {
-        c.p_operand[n / 2][n % 2 * 2 + half] = pack_2<spec::kDType>(low, high);
-        if constexpr (kKeepsRests) keep_rests(rests, n, half, low, high);
-      });
-    }
+    elements.probabilities(context, c.s, full, keep, [&](int n, int half, float low, float high) {
+      c.p_operand[n / 2][n % 2 * 2 + half] = pack_2<spec::kDType>(low, high);
+      if constexpr (kKeepsRests) keep_rests(rests, n, half, low, high);
+    });
     wgmma_pin(c.p_operand);
     if constexpr (kMakesDqOfS) {
       c.template issue_half_of_dv<0>();
@@ -110,24 +78,22 @@ ATT_FN void walk_tightly(Consumer& c) {
       }
     }
     c.issue_dq(c.written - 1);
-    if constexpr (kRoundsForDs || kKeepsRests) {
-      wgmma_wait<kMakesDqOfS ? 3 : 2>();  // for dP
-      wgmma_pin(c.d);
-      if (kLoadsKeysApart && now.more == 0) c.warp_arrive(shared.v_empty());
-      if constexpr (kKeepsRests) {
-        make_ds_of_parts(c.p_operand, rests, c.d, c.ds_operand);
-      } else {
-        make_ds_of_rounded(c.p_operand, c.d, c.ds_operand);
-      }
-      wgmma_pin(c.ds_operand);
-      mbarrier_wait(shared.ds_empty(c.written & 1), (c.written >> 1 & 1) ^ 1);
-      if constexpr (kIssuesDkFirst) c.issue_dk();
-      c.store_ds(c.written);
+    wgmma_wait<kMakesDqOfS ? 3 : 2>();  // for dP
+    wgmma_pin(c.d);
+    if (kLoadsKeysApart && now.more == 0) c.warp_arrive(shared.v_empty());
+    if constexpr (kKeepsRests) {
+      make_ds_of_parts(c.p_operand, rests, c.d, c.ds_operand);
+    } else {
+      make_ds_of_rounded(c.p_operand, c.d, c.ds_operand);
     }
+    wgmma_pin(c.ds_operand);
+    mbarrier_wait(shared.ds_empty(c.written & 1), (c.written >> 1 & 1) ^ 1);
+    if constexpr (kIssuesDkFirst) c.issue_dk();
+    c.store_ds(c.written);
     if constexpr (!kIssuesDkFirst) c.issue_dk();
     wgmma_wait<1>();  // for dV and dQ
-    // dV reads P where dS was made of it: without this ptxas may give P's registers to dS before.
-    if constexpr (kRoundsForDs || kKeepsRests) wgmma_pin(c.p_operand);
+    // dV reads P while dS is made of it: without this ptxas may give P's registers to dS before.
+    wgmma_pin(c.p_operand);
     if constexpr (kFreesDoEarly) c.warp_arrive(shared.do_empty(c.at.stage));
     wgmma_pin(c.d_q);
     if (tiles > 0) c.end_dq(c.written - 1, sums);
@@ -144,19 +110,7 @@ ATT_FN void walk_tightly(Consumer& c) {
     }
     more = now.more != 0;
   }
-  mbarrier_wait(shared.ds_full((c.written & 1) ^ 1), (c.written - 1) >> 1 & 1);
-  c.issue_dq(c.written - 1);
-  wgmma_wait<0>();
-  if constexpr (!kFreesDoEarly) c.warp_arrive(shared.do_empty(before.stage));
-  c.warp_arrive(shared.q_empty(before.stage));
-  wgmma_pin(c.d_q);
-  c.end_dq(c.written - 1, sums);
-  wgmma_pin(c.d_k);
-  wgmma_pin(c.d_v);
-  if (c.is_dropped) {
-    zero(c.d_k);
-    zero(c.d_v);
-  }
+  c.end_walk(before, sums);
 }
 
 }  // namespace sm90

@@ -43,7 +43,7 @@ struct ConsumerPieces {
   bool piece_failed;        // whether a row of the warp did
   bool fixed;               // with kConstantReference: whether the rows have their reference
   TileStream::Found found;  // what `tile` is
-  unsigned owed;            // what O is to be multiplied with before its next product
+  unsigned owed;            // in one piece a tile: what O is yet to be scaled by
 
   static constexpr int kHigh = kPieces - 1;
 
@@ -154,9 +154,9 @@ struct ConsumerPieces {
     take_maxima(rows, top, steady_factor(p));
   }
 
-  // The same with the references as they are. `kRunning` products issued after the one that reads P
-  // may still run when it is written. `kTracking`: the references are raised where they must be.
-  // Then `top` has the largest positive scores that this thread met.
+  // The softmax of a piece with the references as they are. `kRunning` products issued after the
+  // one that reads P may still run when it is written. `kTracking`: the references are raised where
+  // they must be. Then `top` has the largest positive scores that this thread met.
   template <int kRunning, bool kTracking = false>
   ATT_MEMBER void soften_frozen(const Tile& at, int piece, float (&top)[2], bool tracks = true) {
     if constexpr (spec::kIsStrict) return soften_following<kRunning>(at, piece);

@@ -206,9 +206,7 @@ struct ItemSource {
   ATT_MEMBER ItemSlot next(const ForwardParams& p, const SharedMemory& shared) {
     if (!drawn) draw(p);
     while (true) {
-      bool exhausted = next_index >= count || is_no_item(p, next_index);
-      if constexpr (kCutsKeys && spec::kIsPacked)
-        exhausted = next_index >= count || is_behind_list(p);
+      const bool exhausted = next_index >= count || is_behind_list(p);
       if (checked + items_ahead(p) <= issued ||
           (exhausted && checked < issued && plan::kFrozenMax)) {
         const int slot = checked % kItemSlots;
@@ -236,8 +234,9 @@ struct ItemSource {
   }
 
  private:
-  // With kCutsKeys, of packed sequences: whether next_index is behind all of the list's items.
+  // Whether next_index is behind all items of packed sequences' list.
   ATT_MEMBER bool is_behind_list(const ForwardParams& p) const {
+    if constexpr (!kCutsKeys || !spec::kIsPacked) return is_no_item(p, next_index);
     const int heads = head_items(p);
     return !finds_items(p) && is_whole_listed(listed, heads, next_index) &&
            is_no_item(p, number_in_list(listed, heads, next_index));

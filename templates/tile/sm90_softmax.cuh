@@ -28,8 +28,7 @@ using Output = float[kColumnsV / 2];
 // room for 2^126 both ways: the reference lies 40 above the first maximum, and a final sum below
 // 2^115 proves that nothing overflowed. fp16 ends at 2^16, so there it lies 8 above.
 // Where the first way has a constant it is 80: what that does not serve rather rises than stays.
-constexpr bool kRaisesFar = kConstantReference;
-constexpr float kFrozenOffset = kRaisesFar ? 80.0f : kBf16 ? 40.0f : 8.0f;
+constexpr float kFrozenOffset = kConstantReference ? 80.0f : kBf16 ? 40.0f : 8.0f;
 constexpr float kFrozenLimit = kBf16 ? 0x1p115f : 0x1p15f;
 
 constexpr float kFirstReference = kConstantReference ? 40.0f : 0.0f;
@@ -42,18 +41,18 @@ constexpr float kLargeSum = kBf16 ? 0x1p30f : 0x1p12f;
 constexpr int kRecentredExponent = kBf16 ? -60 : -8;
 
 // Whether a loop that raises references multiplies O after every piece, mostly by 1: with a branch
-// over that ptxas leaves sums for behind it, and takes no exponentials meanwhile. A
-// larger O costs what that spares: in one piece a tile 0.95 to 1.02 of the speed.
+// over that ptxas leaves sums for behind it, and takes no exponentials meanwhile. A larger O costs
+// what that spares: in one piece a tile 0.95 to 1.02 of the speed.
 constexpr bool kScalesAlways = kQkSlabs == 1 && kVSlabs == 1 && kPieces == 2;
 
 // By so much a tile's scores may be above a reference that is raised, log2; it then lies
-// kFrozenOffset above them, as it does at first, or with kRaisesFar a few powers of two less. More
-// room only where the ordinary way has a constant: elsewhere sums are re-centred meanwhile, or the
-// ordinary way's room is less than this.
-constexpr float kTrackedRise = kRaisesFar ? 90.0f : kBf16 ? 40.0f : 12.0f;
+// kFrozenOffset above them, as it does at first, or with kConstantReference a few powers of two
+// less. More room only there: elsewhere sums are re-centred meanwhile, or the ordinary way's room
+// is less than this.
+constexpr float kTrackedRise = kConstantReference ? 90.0f : kBf16 ? 40.0f : 12.0f;
 // What is multiplied by 2^-127 or less becomes 0. What was summed of 2^17 keys is below 2^107, or
 // 2^57: it counts no more beside a score that is so much above the reference, log2.
-constexpr float kOutshines = kRaisesFar ? 144.0f : 120.0f;
+constexpr float kOutshines = kConstantReference ? 144.0f : 120.0f;
 
 // Sums below it have lost what counts, exponentials of 2^-36 of the sum and more: with a constant
 // reference, or where the first tile, from which the reference was taken, had scores of -inf alone.
@@ -292,9 +291,8 @@ ATT_FN void share_maxima(float (&top)[2], int piece) {
 ATT_FN float round_to_integer(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
 
 // With kTracks: raises the references that the scores, times `factor`, are too far above, by a
-// power of two, so that nothing is rounded. `rises`: kNoRise before. `top` has the
-// largest scores so far of this thread, where they are positive. Whether a reference of the warp
-// rose.
+// power of two, so that nothing is rounded. `rises`: kNoRise before. `top` has the largest scores
+// so far of this thread, where they are positive. Whether a reference of the warp rose.
 ATT_FN bool raise_references(const Scores& s, RowState& rows, float (&top)[2], float factor,
                              unsigned& rises) {
   const float least = kSteadyOffset - kTrackedRise;
@@ -307,12 +305,16 @@ ATT_FN bool raise_references(const Scores& s, RowState& rows, float (&top)[2], f
                 top[1] * factor + least <= rows.reference[1])) {
     return false;
   }
-  // Asked before it is known whether the answer is used.
-  float highest[2] = {quad_max(top[0]), quad_max(top[1])};
+  // In one piece a tile asked before it is known whether the answer is used: heavy tails take less
+  // time. In two ptxas spilled for it, and short items took 3 % longer (d 64, full, 512 keys).
+  constexpr bool kAsksEarly = kPieces == 1;
+  float highest[2] = {kAsksEarly ? quad_max(top[0]) : top[0],
+                      kAsksEarly ? quad_max(top[1]) : top[1]};
   if (!all_lanes(top[0] > 0.0f && top[1] > 0.0f)) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float negative = quad_max(highest_negative_score(s, half));
+      float negative = highest_negative_score(s, half);
+      if constexpr (kAsksEarly) negative = quad_max(negative);
       highest[half] = highest[half] > 0.0f ? highest[half] : negative;
     }
     if (all_lanes(highest[0] * factor + least <= rows.reference[0] &&
@@ -323,6 +325,7 @@ ATT_FN bool raise_references(const Scores& s, RowState& rows, float (&top)[2], f
   unsigned factors[2];
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
+    if constexpr (!kAsksEarly) highest[half] = quad_max(highest[half]);
     const float above = plus_steady_offset(highest[half] * factor) - rows.reference[half];
     // What is beyond 10^9, infinity too, sums to infinity, which total_rows() sees.
     float rise = round_to_integer(math_min(above, 1e9f)) + kFrozenOffset;
