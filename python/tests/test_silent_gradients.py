@@ -201,6 +201,18 @@ def under_no_grad(function):
     return function()
 
 
+class Reversed(torch.autograd.Function):
+    """Of which a trace sees no operation."""
+
+    @staticmethod
+    def forward(ctx, score):
+        return score
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return -gradient
+
+
 class Straight(torch.autograd.Function):
     """Its backward pass is not the derivative of its forward pass."""
 
@@ -215,9 +227,12 @@ class Straight(torch.autograd.Function):
 
 CUT = {
     "a function of autograd": lambda bias: lambda score, b, h, i, j: Straight.apply(score),
+    "one that gives back what it was given": lambda bias: lambda score, b, h, i, j: Reversed.apply(score),
     "straight through": lambda bias: lambda score, b, h, i, j: score + (torch.tanh(score) - score).detach(),
     "a learned one": lambda bias: lambda score, b, h, i, j: score * 2 + bias[h].detach(),
     "no_grad": lambda bias: lambda score, b, h, i, j: score * under_no_grad(lambda: torch.tanh(score)),
+    "by keyword": lambda bias: lambda score, b, h, i, j: score * under_no_grad(lambda: torch.tanh(input=score)),
+    "of several": lambda bias: lambda score, b, h, i, j: score * under_no_grad(lambda: torch.stack([score, score]))[0],
     "no_grad of a learned one": lambda bias: lambda score, b, h, i, j: score + under_no_grad(lambda: bias[h]),
 }
 
@@ -234,5 +249,20 @@ def test_what_a_function_cuts_off(name):
     leaves = [x.clone().requires_grad_() for x in operands]
     bias.requires_grad_()
     for _ in range(2):
-        with pytest.raises(Untranslatable, match=r"detach|no_grad"):
+        with pytest.raises(Untranslatable, match=r"detach|no_grad|autograd"):
             flex_attention(*leaves, score_mod, strict=True)
+
+
+def test_what_brings_no_gradient_may_be_cut_off():
+    """Masks, and what is no float."""
+    q, k, v = (x.transpose(1, 2).requires_grad_() for x in dense())
+    width = torch.full((HEADS,), 5.0, requires_grad=True)
+
+    def score_mod(score, b, h, q_idx, kv_idx):
+        return torch.where(under_no_grad(lambda: score > 0), score, 2 * score) * (score < 9).detach()
+
+    def mask_mod(b, h, q_idx, kv_idx):
+        return under_no_grad(lambda: q_idx - kv_idx < width[h]) & (kv_idx - q_idx < width[h].detach())
+
+    flex_attention(q, k, v, score_mod, mask_mod=mask_mod, strict=True).sum().backward()
+    assert width.grad is None

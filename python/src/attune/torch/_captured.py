@@ -46,14 +46,14 @@ class CapturedTensors:
 
     Attributes:
         reads_values: whether the trace depends on what stands in a tensor.
+        records: whether gradients come through what is traced; none does through a mask.
     """
 
     def __init__(self, shape: Sizes, device: torch.device) -> None:
         self._shape, self._device = shape, device
         self._by_memory: dict[tuple[object, ...], _Captured] = {}
         self._numbers: list[Any] = []  # SymInt, SymFloat, Number
-        self._records = torch.is_grad_enabled()
-        self.reads_values = False
+        self.reads_values = self.records = False
 
     def look_up(self, tensor: torch.Tensor, indices: Sequence[Expression]) -> Expression:
         """tensor[indices...], one index a dim. A negative index counts from the end, as torch's does."""
@@ -70,14 +70,14 @@ class CapturedTensors:
 
     def is_paused(self) -> bool:
         """Whether the function has switched off what was recorded where it was called."""
-        return self._records and not torch.is_grad_enabled()
+        return self.records and not torch.is_grad_enabled()
 
-    def has_gradient(self, text: str) -> bool:
-        """Whether one is recorded of an expression."""
-        if not self._records:
+    def has_gradient(self, expression: Expression) -> bool:
+        """Whether one is recorded of it."""
+        if not self.records or expression.type != "float":
             return False
         learned = [each.name for each in self._by_memory.values() if wants_gradient(each.tensor)]
-        return re.search(rf"\b({'|'.join(['score', *learned])})\b", text) is not None
+        return re.search(rf"\b({'|'.join(['score', *learned])})\b", expression.text) is not None
 
     def _tell_of_short(self, tensor: torch.Tensor, dim: int, index: str) -> None:
         """Of a tensor that ends before the positions by which it is looked up. torch's eager code raises there."""

@@ -34,6 +34,7 @@ class Tracer(Protocol):
 
     def apply(self, operation: str, args: Sequence[Any], kwargs: Any) -> Any: ...
     def look_up(self, tensor: torch.Tensor, index: object, known: Sequence[Expression | None]) -> Any: ...
+    def refuse_cut(self, cut: str, value: Any) -> None: ...
 
 
 class Symbolic:
@@ -51,6 +52,8 @@ class Symbolic:
         module = str(caller.f_globals.get("__name__")).split(".")[0]
         if module == "torch" and caller.f_code.co_name == "is_tensor":
             return torch.Tensor
+        if caller.f_globals.get("__name__") == "torch._functorch.utils":  # autograd.Function.apply asks there
+            self._trace.refuse_cut("an autograd.Function", self)
         if module not in ("attune", "torch") and _names_tensor(caller):
             raise Untranslatable(
                 "`isinstance` of a traced value in a function that names `Tensor`, which may ask for it: say "

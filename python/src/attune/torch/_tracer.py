@@ -74,6 +74,7 @@ class Trace(TorchFunctionMode):
             Untranslatable: naming the operation.
         """
         arguments = ([score] if score is not None else []) + list(self._indices.values())
+        self.captured.records = score is not None and torch.is_grad_enabled()
         try:
             with self:
                 found = function(*(Traced(self, argument) for argument in arguments))
@@ -100,12 +101,18 @@ class Trace(TorchFunctionMode):
 
     def apply(self, operation: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """torch's operation of scalars, some of them traced, and of small tensors."""
+        result = self._apply(operation, args, kwargs)
+        if operation == "detach":
+            self.refuse_cut("`detach` of what learns", result)
+        elif self.captured.is_paused():
+            self.refuse_cut(f"`{operation}` under torch.no_grad()", result)
+        return result
+
+    def _apply(self, operation: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         args = [self._as_number(each) for each in args]
         name = canonical_name(operation)
         if name.endswith("_"):
             return self._apply_in_place(name[:-1], *args, **kwargs)
-        if name == "detach" or self.captured.is_paused():
-            self._refuse_cut(name, args)
         is_of_one = name in CASTS or name in CREATORS
         if _small.concerns(name, args[:1] if is_of_one else args, {} if is_of_one else kwargs):
             return _small.apply(self, name, args, kwargs)
@@ -123,15 +130,12 @@ class Trace(TorchFunctionMode):
         keywords = {key: self._operand(value) for key, value in kwargs.items()}
         return Traced(self, OPERATIONS[name](*operands, **keywords))
 
-    def _refuse_cut(self, name: str, operands: Sequence[Any]) -> None:
+    def refuse_cut(self, cut: str, value: Any) -> None:
         """Kernels differentiate all of an expression: none of it can be left out."""
-        cut = "`detach` of what learns" if name == "detach" else f"`{name}` under torch.no_grad()"
-        for each in operands:
-            parts = (
-                each._elements if isinstance(each, Small) else [each._expression] if isinstance(each, Traced) else []
-            )
-            if any(self.captured.has_gradient(part.text) for part in parts):
-                raise Untranslatable(cut)
+        for each in value if isinstance(value, tuple) else (value,):
+            for part in each._elements if isinstance(each, Small) else (each,):
+                if isinstance(part, Traced) and self.captured.has_gradient(part._expression):
+                    raise Untranslatable(cut)
 
     def _apply_in_place(self, operation: str, target: Any, *args: Any, **kwargs: Any) -> Any:
         """torch's operation `operation` with "_": what the target is called by elsewhere becomes the result, too."""

@@ -171,8 +171,7 @@ def attention(
         mask_mod = top_left_causal
     if kwargs.get("cu_seq_lens_q") is not None and kwargs.get("cu_seq_lens_k") is not None:
         within = _within(kwargs["cu_seq_lens_q"], kwargs["cu_seq_lens_k"], query, key)
-        others = mask_mod if block_mask is None else block_mask.mask_mod
-        block_mask, mask_mod = None, within if others is None else torch_flex.and_masks(others, within)
+        mask_mod = within if mask_mod is None else torch_flex.and_masks(mask_mod, within)
     out = flex_attention(
         query,
         key,
@@ -196,7 +195,8 @@ def _within(
         raise UnsupportedError(f"`cu_seq_lens_q` of {query.shape[0]} rows", "sequences lie in one row, batch 1")
 
     def sequence_of(cu: torch.Tensor, length: int) -> torch.Tensor:
-        return torch.searchsorted(cu, torch.arange(length, dtype=cu.dtype, device=cu.device), right=True)
+        positions = torch.arange(length, dtype=cu.dtype, device=cu.device)
+        return torch.searchsorted(cu, positions, right=True, out_int32=True)  # int64 would be looked through
 
     of_q = sequence_of(cu_q, query.shape[2])
     of_k = of_q if cu_k is cu_q and key.shape[2] == query.shape[2] else sequence_of(cu_k, key.shape[2])
