@@ -129,8 +129,12 @@ TEST(PlantedSource, OfRaisedReferencesHasItsPlaces) {
   ASSERT_TRUE(plan.ok()) << render(plan.error());
   const auto kernel = emit(*spec, *plan);
   ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-  const auto edited = planted::with_fault(kernel->source, planted::kUnscaledPiece);
-  EXPECT_TRUE(edited.ok()) << render(edited.error());
+  std::vector<planted::Fault> faults = planted::raised_reference_faults();
+  faults.push_back(planted::kUnscaledPiece);
+  for (const planted::Fault& fault : faults) {
+    const auto edited = planted::with_fault(kernel->source, fault);
+    EXPECT_TRUE(edited.ok()) << fault.name << ": " << render(edited.error());
+  }
 }
 
 TEST(PlantedSource, OfPackedPiecesHasItsPlaces) {

@@ -25,6 +25,13 @@ void expect_found(const std::vector<planted::Fault>& faults, const std::string& 
   EXPECT_TRUE(are_found(faults, spec, kShape, *plan));
 }
 
+TEST(RaisedReferences, OfOnePieceAreFoundOut) {
+  const auto faults = planted::raised_reference_faults();
+  expect_found(faults, "head_dim: 128\n", "w2 k64 s4 b1 qreg c1 persistent g1 frozen tma");
+  expect_found(faults, "head_dim: 128\nmask: causal\n", "w3 k64 s4 b1 c1 longest g16 frozen tma");
+  expect_found(faults, "head_dim: 256\n", "w2 k64 s2 b1 c1 persistent g1 frozen tma");
+}
+
 TEST(RaisedReferences, OfTwoPiecesAreFoundOut) {
   expect_found({planted::kUnscaledPiece}, "head_dim: 64\n",
                "w3 k128 s4 b2 c1 persistent g1 frozen tma");
