@@ -88,84 +88,6 @@ TEST(PlantedSource, Compiles) {
   expect_to_compile(std::move(jobs), **compiler);
 }
 
-TEST(PlantedSource, OfPackedGradientsHasItsPlaces) {
-  const auto spec =
-      parse_spec(std::string("attune: 1\nname: t\ndtype: bf16\n") + packed::kLearningSpecs[0], "t");
-  ASSERT_TRUE(spec.ok()) << render(spec.error());
-  const auto families = families_for(*spec, Target::kSm90a, Pass::kBackward);
-  ASSERT_TRUE(families.ok()) << render(families.error());
-  EXPECT_EQ(*families, (std::vector<Family>{Family::kSm90a, Family::kSm90aOrdered, Family::kSm80}));
-  for (const Family family : *families) {
-    const auto plans = legal_plans(*spec, family, device_facts(Target::kSm90a), Pass::kBackward);
-    ASSERT_FALSE(plans.empty());
-    const auto kernel = emit(*spec, plans.front());
-    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-    for (const planted::Fault& fault : planted::packed_gradient_faults(family)) {
-      const auto edited = planted::with_fault(kernel->source, fault);
-      EXPECT_TRUE(edited.ok()) << fault.name << ": " << render(edited.error());
-    }
-  }
-}
-
-TEST(PlantedSource, OfKeyPiecesHasItsPlaces) {
-  const auto spec = parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\n", "t");
-  ASSERT_TRUE(spec.ok()) << render(spec.error());
-  const auto plan =
-      parse_plan("sm90a forward sm_90a w2 k128 s2 b2 qreg c1 single g1 frozen tma p4");
-  ASSERT_TRUE(plan.ok()) << render(plan.error());
-  const auto kernel = emit(*spec, *plan);
-  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-  for (const planted::Fault& fault : planted::key_piece_faults()) {
-    const auto edited = planted::with_fault(kernel->source, fault);
-    EXPECT_TRUE(edited.ok()) << fault.name << ": " << render(edited.error());
-  }
-}
-
-TEST(PlantedSource, OfRaisedReferencesHasItsPlaces) {
-  const auto spec = parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\n", "t");
-  ASSERT_TRUE(spec.ok()) << render(spec.error());
-  const auto plan =
-      parse_plan("sm90a forward sm_90a w2 k64 s4 b1 qreg c1 persistent g1 frozen tma");
-  ASSERT_TRUE(plan.ok()) << render(plan.error());
-  const auto kernel = emit(*spec, *plan);
-  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-  std::vector<planted::Fault> faults = planted::raised_reference_faults();
-  faults.push_back(planted::kUnscaledPiece);
-  for (const planted::Fault& fault : faults) {
-    const auto edited = planted::with_fault(kernel->source, fault);
-    EXPECT_TRUE(edited.ok()) << fault.name << ": " << render(edited.error());
-  }
-}
-
-TEST(PlantedSource, OfPackedPiecesHasItsPlaces) {
-  const auto spec =
-      parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\nlayout: thd\n", "t");
-  ASSERT_TRUE(spec.ok()) << render(spec.error());
-  const auto plan = parse_plan("sm90a forward sm_90a w2 k128 s2 b2 c1 longest g16 frozen tma p16");
-  ASSERT_TRUE(plan.ok()) << render(plan.error());
-  const auto kernel = emit(*spec, *plan);
-  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-  for (const planted::Fault& fault : {planted::kept_counters(), planted::skipped_items()}) {
-    const auto edited = planted::with_fault(kernel->source, fault);
-    EXPECT_TRUE(edited.ok()) << fault.name << ": " << render(edited.error());
-  }
-}
-
-TEST(PlantedSource, OfRowsFromPagesHasItsPlaces) {
-  const auto spec = parse_spec(
-      "attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\nlayout: paged\nmask: causal\n", "t");
-  ASSERT_TRUE(spec.ok()) << render(spec.error());
-  const auto plan =
-      parse_plan("sm90a forward sm_90a w2 k128 s2 b2 qreg c1 longest g16 frozen tma rows");
-  ASSERT_TRUE(plan.ok()) << render(plan.error());
-  const auto kernel = emit(*spec, *plan);
-  ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-  for (const planted::Fault& fault : planted::page_row_faults()) {
-    const auto edited = planted::with_fault(kernel->source, fault);
-    EXPECT_TRUE(edited.ok()) << fault.name << ": " << render(edited.error());
-  }
-}
-
 // Whether the source of a plan has a place for each.
 void expect_places_in(const AttentionSpec& spec, const KernelPlan& plan,
                       const std::vector<planted::Fault>& faults) {
@@ -176,6 +98,54 @@ void expect_places_in(const AttentionSpec& spec, const KernelPlan& plan,
     EXPECT_TRUE(edited.ok()) << to_string(plan) << ", " << fault.name << ": "
                              << render(edited.error());
   }
+}
+
+void expect_places_in(const std::string& yaml, const std::string& text,
+                      const std::vector<planted::Fault>& faults) {
+  const auto spec = parse_spec(yaml, "t");
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  const auto plan = parse_plan(text);
+  ASSERT_TRUE(plan.ok()) << render(plan.error());
+  expect_places_in(*spec, *plan, faults);
+}
+
+TEST(PlantedSource, OfPackedGradientsHasItsPlaces) {
+  const auto spec =
+      parse_spec(std::string("attune: 1\nname: t\ndtype: bf16\n") + packed::kLearningSpecs[0], "t");
+  ASSERT_TRUE(spec.ok()) << render(spec.error());
+  const auto families = families_for(*spec, Target::kSm90a, Pass::kBackward);
+  ASSERT_TRUE(families.ok()) << render(families.error());
+  EXPECT_EQ(*families, (std::vector<Family>{Family::kSm90a, Family::kSm90aOrdered, Family::kSm80}));
+  for (const Family family : *families) {
+    const auto plans = legal_plans(*spec, family, device_facts(Target::kSm90a), Pass::kBackward);
+    ASSERT_FALSE(plans.empty());
+    expect_places_in(*spec, plans.front(), planted::packed_gradient_faults(family));
+  }
+}
+
+TEST(PlantedSource, OfKeyPiecesHasItsPlaces) {
+  expect_places_in("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\n",
+                   "sm90a forward sm_90a w2 k128 s2 b2 qreg c1 single g1 frozen tma p4",
+                   planted::key_piece_faults());
+}
+
+TEST(PlantedSource, OfRaisedReferencesHasItsPlaces) {
+  std::vector<planted::Fault> faults = planted::raised_reference_faults();
+  faults.push_back(planted::kUnscaledPiece);
+  expect_places_in("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\n",
+                   "sm90a forward sm_90a w2 k64 s4 b1 qreg c1 persistent g1 frozen tma", faults);
+}
+
+TEST(PlantedSource, OfPackedPiecesHasItsPlaces) {
+  expect_places_in("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\nlayout: thd\n",
+                   "sm90a forward sm_90a w2 k128 s2 b2 c1 longest g16 frozen tma p16",
+                   {planted::kept_counters(), planted::skipped_items()});
+}
+
+TEST(PlantedSource, OfRowsFromPagesHasItsPlaces) {
+  expect_places_in("attune: 1\nname: t\ndtype: bf16\nhead_dim: 128\nlayout: paged\nmask: causal\n",
+                   "sm90a forward sm_90a w2 k128 s2 b2 qreg c1 longest g16 frozen tma rows",
+                   planted::page_row_faults());
 }
 
 TEST(PlantedSource, OfTheMlaFamilyHasItsPlaces) {
