@@ -13,4 +13,4 @@ if missing:
 import pytest  # noqa: E402
 
 chosen = sys.argv[1:] or [str(pathlib.Path(__file__).parent)]
-sys.exit(pytest.main(["-q", "-rs", "-p", "no:cacheprovider", *chosen]))
+sys.exit(pytest.main(["-q", "-rfEs", "-p", "no:cacheprovider", *chosen]))

@@ -37,6 +37,10 @@ class Tracer(Protocol):
     def refuse_cut(self, cut: str, value: Any) -> None: ...
 
 
+# The modules from which autograd.Function.apply asks, of older and of newer torch.
+_WHERE_FUNCTIONS_ASK = ("torch._functorch.utils", "torch.autograd.function")
+
+
 class Symbolic:
     """What answers as a tensor does. Operations on it are the trace's."""
 
@@ -52,7 +56,7 @@ class Symbolic:
         module = str(caller.f_globals.get("__name__")).split(".")[0]
         if module == "torch" and caller.f_code.co_name == "is_tensor":
             return torch.Tensor
-        if caller.f_globals.get("__name__") == "torch._functorch.utils":  # autograd.Function.apply asks there
+        if caller.f_globals.get("__name__") in _WHERE_FUNCTIONS_ASK:
             self._trace.refuse_cut("an autograd.Function", self)
         if module not in ("attune", "torch") and _names_tensor(caller):
             raise Untranslatable(
