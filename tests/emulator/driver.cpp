@@ -1,0 +1,358 @@
+// The CUDA driver's functions that Attune and its tests call, of one emulated GPU. Everything is
+// done when it is asked for; a capture keeps it.
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <mutex>
+
+#include "runtime/device/cuda_api.hpp"
+#include "tests/emulator/image.hpp"
+#include "tests/emulator/machine.hpp"
+#include "tests/emulator/tensor_map.hpp"
+
+namespace {
+
+using attune::kCudaErrorInvalidValue;
+using attune::kCudaSuccess;
+constexpr CUresult kOutOfMemory = 2, kNotFound = 500, kInvalidImage = 200, kLaunchFailed = 719;
+
+std::recursive_mutex& lock() {
+  static std::recursive_mutex mutex;
+  return mutex;
+}
+using Locked = std::lock_guard<std::recursive_mutex>;
+
+using Work = std::function<CUresult()>;
+using Graph = std::vector<Work>;
+
+struct Context {
+} the_context;
+thread_local std::vector<CUcontext> contexts;
+
+CUcontext own_context() { return reinterpret_cast<CUcontext>(&the_context); }
+
+CUresult enqueue(CUstream stream, Work work);
+
+}  // namespace
+
+struct CUstream_st {
+  std::unique_ptr<Graph> captured;
+};
+struct CUgraph_st {
+  Graph work;
+};
+struct CUgraphExec_st {
+  Graph work;
+};
+struct CUevent_st {
+  std::chrono::steady_clock::time_point time;
+};
+struct CUlib_st {
+  void* library = nullptr;
+  std::vector<std::unique_ptr<CUkern_st>> kernels;
+};
+struct CUkern_st {
+  const emu::KernelEntry* entry;
+};
+
+namespace {
+
+CUresult enqueue(CUstream stream, Work work) {
+  if (stream == nullptr || stream->captured == nullptr) return work();
+  stream->captured->push_back(std::move(work));
+  return kCudaSuccess;
+}
+
+CUresult run(const emu::Launch& launch) {
+  try {
+    emu::Machine::instance().run(launch);
+    return kCudaSuccess;
+  } catch (const emu::Fault& found) {
+    std::fprintf(stderr, "emulated GPU: %s\n", found.what());
+    return kLaunchFailed;
+  }
+}
+
+bool is_tensor_map(std::uint32_t rank, const void* address, const std::uint64_t* dims,
+                   const std::uint64_t* strides, const std::uint32_t* box, int element_bytes,
+                   int swizzle) {
+  if (rank < 3 || rank > 5 || reinterpret_cast<std::uintptr_t>(address) % 16 != 0) return false;
+  for (std::uint32_t i = 0; i < rank; ++i) {
+    if (dims[i] == 0 || dims[i] > (1ull << 32) || box[i] == 0 || box[i] > 256) return false;
+    if (i + 1 < rank && (strides[i] % 16 != 0 || strides[i] >= (1ull << 40))) return false;
+  }
+  const std::uint32_t row_bytes = box[0] * static_cast<std::uint32_t>(element_bytes);
+  return row_bytes % 16 == 0 && (swizzle == 0 || row_bytes <= 16u << swizzle);
+}
+
+}  // namespace
+
+extern "C" {
+
+CUresult cuInit(unsigned) { return kCudaSuccess; }
+CUresult cuGetErrorName(CUresult result, const char** name) {
+  *name = result == kCudaSuccess ? "CUDA_SUCCESS" : "CUDA_ERROR_EMULATED";
+  return kCudaSuccess;
+}
+CUresult cuGetErrorString(CUresult result, const char** text) {
+  *text = result == kLaunchFailed ? "the emulated GPU found a fault" : "emulated";
+  return kCudaSuccess;
+}
+CUresult cuDriverGetVersion(int* version) { return *version = 13000, kCudaSuccess; }
+CUresult cuDeviceGetCount(int* count) { return *count = 1, kCudaSuccess; }
+CUresult cuDeviceGet(CUdevice* device, int) { return *device = 0, kCudaSuccess; }
+CUresult cuDeviceGetName(char* name, int length, CUdevice) {
+  std::snprintf(name, static_cast<std::size_t>(length), "emulated sm_%d", emu::emulated_arch());
+  return kCudaSuccess;
+}
+CUresult cuDeviceGetAttribute(int* value, int attribute, CUdevice) {
+  namespace id = attune::cuda_attribute;
+  const bool is_hopper = emu::emulated_arch() == 90;
+  static const std::map<int, int> kValues = {
+      {id::kClockRate, is_hopper ? 1980000 : 1410000},
+      {id::kProcessorCount, is_hopper ? 132 : 108},
+      {id::kMemoryClockRate, is_hopper ? 3201000 : 1215000},
+      {id::kMemoryBusWidth, is_hopper ? 6144 : 5120},
+      {id::kL2Bytes, is_hopper ? 60 << 20 : 40 << 20},
+      {id::kComputeMajor, emu::emulated_arch() / 10},
+      {id::kComputeMinor, emu::emulated_arch() % 10},
+      {id::kSharedBytesPerProcessor, is_hopper ? 228 << 10 : 164 << 10},
+      {id::kRegistersPerProcessor, 65536},
+      {id::kSharedBytesPerBlockOptin, is_hopper ? 227 << 10 : 163 << 10}};
+  const auto found = kValues.find(attribute);
+  if (found == kValues.end()) return kCudaErrorInvalidValue;
+  return *value = found->second, kCudaSuccess;
+}
+CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice) {
+  return *bytes = std::size_t{80} << 30, kCudaSuccess;
+}
+CUresult cuDeviceGetPCIBusId(char* id, int length, CUdevice) {
+  std::snprintf(id, static_cast<std::size_t>(length), "0000:00:00.0");
+  return kCudaSuccess;
+}
+
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
+  return *context = own_context(), kCudaSuccess;
+}
+CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) { return kCudaSuccess; }
+CUresult cuCtxGetCurrent(CUcontext* context) {
+  return *context = contexts.empty() ? nullptr : contexts.back(), kCudaSuccess;
+}
+CUresult cuCtxSetCurrent(CUcontext context) {
+  if (!contexts.empty()) contexts.pop_back();
+  if (context != nullptr) contexts.push_back(context);
+  return kCudaSuccess;
+}
+CUresult cuCtxPushCurrent_v2(CUcontext context) {
+  contexts.push_back(context);
+  return kCudaSuccess;
+}
+CUresult cuCtxPopCurrent_v2(CUcontext* context) {
+  if (contexts.empty()) return kCudaErrorInvalidValue;
+  if (context != nullptr) *context = contexts.back();
+  contexts.pop_back();
+  return kCudaSuccess;
+}
+CUresult cuCtxGetDevice(CUdevice* device) { return *device = 0, kCudaSuccess; }
+CUresult cuCtxSynchronize() { return kCudaSuccess; }
+CUresult cuThreadExchangeStreamCaptureMode(int* mode) { return *mode = 0, kCudaSuccess; }
+
+CUresult cuLibraryLoadData(CUlibrary* library, const void* code, void*, void**, unsigned, void*,
+                           void**, unsigned) {
+  const Locked locked(lock());
+  const emu::ImageHead& head = *static_cast<const emu::ImageHead*>(code);
+  if (std::memcmp(head.magic, emu::kImageMagic, sizeof head.magic) != 0) return kInvalidImage;
+  // A name of its own: dlopen() takes a library that bears the same one for the same.
+  static int count = 0;
+  const std::string name =
+      (std::filesystem::temp_directory_path() /
+       ("attune_kernel_" + std::to_string(getpid()) + "_" + std::to_string(count++) + ".so"))
+          .string();
+  std::ofstream(name, std::ios::binary)
+      .write(reinterpret_cast<const char*>(&head + 1), static_cast<std::streamsize>(head.bytes));
+  auto loaded = std::make_unique<CUlib_st>();
+  loaded->library = dlopen(name.c_str(), RTLD_NOW);
+  std::filesystem::remove(name);
+  if (loaded->library == nullptr) {
+    std::fprintf(stderr, "emulated GPU: %s\n", dlerror());
+    return kInvalidImage;
+  }
+  *library = loaded.release();
+  return kCudaSuccess;
+}
+CUresult cuLibraryUnload(CUlibrary library) {
+  const Locked locked(lock());
+  dlclose(library->library);
+  delete library;
+  return kCudaSuccess;
+}
+CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
+  const Locked locked(lock());
+  using Kernels = const emu::KernelEntry*();
+  auto* const kernels = reinterpret_cast<Kernels*>(dlsym(library->library, "emu_kernels"));
+  const emu::KernelEntry* entry = kernels == nullptr ? nullptr : kernels();
+  while (entry != nullptr && std::strcmp(entry->name, name) != 0) entry = entry->next;
+  if (entry == nullptr) return kNotFound;
+  library->kernels.push_back(std::make_unique<CUkern_st>(CUkern_st{entry}));
+  *kernel = library->kernels.back().get();
+  return kCudaSuccess;
+}
+CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
+  return *function = reinterpret_cast<CUfunction>(kernel), kCudaSuccess;
+}
+CUresult cuKernelSetAttribute(int, int, CUkernel, CUdevice) { return kCudaSuccess; }
+
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters,
+                          void**) {
+  const Locked locked(lock());
+  std::shared_ptr<emu::BoundKernel> kernel(
+      reinterpret_cast<CUkernel>(function)->entry->bind(parameters));
+  emu::Launch launch{.blocks = config->gridDimX,
+                     .threads = config->blockDimX,
+                     .shared_bytes = config->sharedMemBytes,
+                     .cluster = 1,
+                     .kernel = kernel.get()};
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    if (config->attrs[i].id == attune::kLaunchClusterDimension) {
+      launch.cluster = config->attrs[i].value.cluster_dim.x;
+    }
+  }
+  if (launch.blocks == 0 || launch.threads == 0 || launch.threads > 1024 ||
+      launch.blocks % launch.cluster != 0) {
+    return kCudaErrorInvalidValue;
+  }
+  return enqueue(config->hStream, [kernel, launch] { return run(launch); });
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr* pointer, std::size_t bytes) {
+  const Locked locked(lock());
+  if (bytes == 0) return kCudaErrorInvalidValue;
+  void* const made = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+  if (made == nullptr) return kOutOfMemory;
+  std::memset(made, 0xFF, bytes);
+  emu::remember_memory(made, bytes);
+  *pointer = reinterpret_cast<CUdeviceptr>(made);
+  return kCudaSuccess;
+}
+CUresult cuMemFree_v2(CUdeviceptr pointer) {
+  const Locked locked(lock());
+  void* const made = reinterpret_cast<void*>(pointer);
+  if (!emu::forget_memory(made)) return kCudaErrorInvalidValue;
+  std::free(made);
+  return kCudaSuccess;
+}
+CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, std::size_t bytes) {
+  const Locked locked(lock());
+  std::memcpy(reinterpret_cast<void*>(to), from, bytes);
+  return kCudaSuccess;
+}
+CUresult cuMemcpyDtoH_v2(void* to, CUdeviceptr from, std::size_t bytes) {
+  const Locked locked(lock());
+  std::memcpy(to, reinterpret_cast<void*>(from), bytes);
+  return kCudaSuccess;
+}
+CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+  const Locked locked(lock());
+  return enqueue(stream, [=] { return cuMemcpyDtoH_v2(to, from, bytes); });
+}
+CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char byte, std::size_t bytes) {
+  const Locked locked(lock());
+  std::memset(reinterpret_cast<void*>(to), byte, bytes);
+  return kCudaSuccess;
+}
+CUresult cuMemsetD32Async(CUdeviceptr to, unsigned word, std::size_t count, CUstream stream) {
+  const Locked locked(lock());
+  return enqueue(stream, [=] {
+    unsigned* const words = reinterpret_cast<unsigned*>(to);
+    for (std::size_t i = 0; i < count; ++i) words[i] = word;
+    return kCudaSuccess;
+  });
+}
+
+CUresult cuStreamCreate(CUstream* stream, unsigned) {
+  return *stream = new CUstream_st, kCudaSuccess;
+}
+CUresult cuStreamDestroy_v2(CUstream stream) {
+  delete stream;
+  return kCudaSuccess;
+}
+CUresult cuStreamSynchronize(CUstream) { return kCudaSuccess; }
+CUresult cuStreamIsCapturing(CUstream stream, int* status) {
+  *status = stream != nullptr && stream->captured != nullptr;
+  return kCudaSuccess;
+}
+CUresult cuStreamBeginCapture_v2(CUstream stream, int) {
+  stream->captured = std::make_unique<Graph>();
+  return kCudaSuccess;
+}
+CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+  if (stream->captured == nullptr) return kCudaErrorInvalidValue;
+  *graph = new CUgraph_st{std::move(*stream->captured)};
+  stream->captured.reset();
+  return kCudaSuccess;
+}
+CUresult cuGraphInstantiateWithFlags(CUgraphExec* executable, CUgraph graph, unsigned long long) {
+  return *executable = new CUgraphExec_st{graph->work}, kCudaSuccess;
+}
+CUresult cuGraphLaunch(CUgraphExec executable, CUstream) {
+  const Locked locked(lock());
+  for (const Work& work : executable->work) {
+    if (const CUresult result = work(); result != kCudaSuccess) return result;
+  }
+  return kCudaSuccess;
+}
+CUresult cuGraphDestroy(CUgraph graph) {
+  delete graph;
+  return kCudaSuccess;
+}
+CUresult cuGraphExecDestroy(CUgraphExec executable) {
+  delete executable;
+  return kCudaSuccess;
+}
+
+CUresult cuEventCreate(CUevent* event, unsigned) { return *event = new CUevent_st, kCudaSuccess; }
+CUresult cuEventDestroy_v2(CUevent event) {
+  delete event;
+  return kCudaSuccess;
+}
+CUresult cuEventRecord(CUevent event, CUstream) {
+  event->time = std::chrono::steady_clock::now();
+  return kCudaSuccess;
+}
+CUresult cuEventSynchronize(CUevent) { return kCudaSuccess; }
+CUresult cuEventElapsedTime(float* milliseconds, CUevent begin, CUevent end) {
+  *milliseconds = std::chrono::duration<float, std::milli>(end->time - begin->time).count();
+  return kCudaSuccess;
+}
+
+CUresult cuTensorMapEncodeTiled(void* map, int type, std::uint32_t rank, void* address,
+                                const std::uint64_t* dims, const std::uint64_t* strides,
+                                const std::uint32_t* box, const std::uint32_t*, int, int swizzle,
+                                int, int) {
+  const int element_bytes = type == attune::tensor_map::kFloat32 ? 4
+                            : type == attune::tensor_map::kUint8 ? 1
+                                                                 : 2;
+  if (!is_tensor_map(rank, address, dims, strides, box, element_bytes, swizzle)) {
+    return kCudaErrorInvalidValue;
+  }
+  emu::TensorMap made{};
+  made.address = reinterpret_cast<std::uintptr_t>(address);
+  made.rank = static_cast<unsigned char>(rank);
+  made.element_bytes = static_cast<unsigned char>(element_bytes);
+  made.swizzle = static_cast<unsigned char>(swizzle);
+  for (std::uint32_t i = 0; i < rank; ++i) {
+    made.dims[i] = static_cast<emu::u32>(dims[i]);
+    made.box[i] = static_cast<emu::u16>(box[i]);
+    if (i + 1 < rank) made.strides[i] = strides[i];
+  }
+  std::memset(map, 0, 128);
+  std::memcpy(map, &made, sizeof made);
+  return kCudaSuccess;
+}
+
+}  // extern "C"

@@ -1,0 +1,374 @@
+#include "tests/emulator/machine.hpp"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+namespace emu {
+namespace {
+
+constexpr std::size_t kStackBytes = 96 << 10;
+constexpr int kPollRounds = 5000;  // that nothing but polling may go on for
+
+struct ThreadEnd {};
+
+// A thread's stack, which the machine keeps.
+struct LentStack {
+  std::byte* base;
+  boost::context::stack_context allocate() const {
+    boost::context::stack_context stack;
+    stack.size = kStackBytes;
+    stack.sp = base + kStackBytes;
+    return stack;
+  }
+  void deallocate(boost::context::stack_context&) const {}
+};
+
+std::map<u64, std::size_t>& memory() {
+  static std::map<u64, std::size_t> blocks;
+  return blocks;
+}
+int generation = 1, generation_seen = 0;  // of `memory`, and of what was found in it last
+
+}  // namespace
+
+void remember_memory(void* address, std::size_t bytes) {
+  memory()[reinterpret_cast<u64>(address)] = bytes;
+}
+bool forget_memory(void* address) {
+  ++generation;
+  return memory().erase(reinterpret_cast<u64>(address)) > 0;
+}
+
+Machine& Machine::instance() {
+  static Machine machine;
+  return machine;
+}
+
+Machine::Machine() {
+  const char* order = std::getenv("ATTUNE_EMULATOR_ORDER");
+  if (order == nullptr || std::strcmp(order, "early") == 0) return;
+  order_ = std::strcmp(order, "late") == 0 ? Order::kLate : Order::kRandom;
+  random_.seed(static_cast<unsigned>(std::atoi(order)) + 1);
+}
+
+bool Machine::is_late() {
+  return order_ == Order::kLate || (order_ == Order::kRandom && random_() % 2 != 0);
+}
+
+void Machine::run(const Launch& launch) {
+  launch_ = &launch;
+  next_block_ = 0;
+  fault_.clear();
+  const u32 together = order_ == Order::kRandom ? 4 : 1;
+  for (int polls = 0; next_block_ < launch.blocks || !running_.empty();) {
+    while (running_.size() < together && next_block_ < launch.blocks) start_cluster();
+    const bool went_on = run_round() || do_postponed();
+    if (!fault_.empty()) {
+      drop_all();
+      throw Fault(fault_);
+    }
+    if (went_on) {
+      polls = 0;
+    } else if (next_block_ < launch.blocks) {
+      start_cluster();
+    } else if (++polls > kPollRounds) {
+      report_deadlock();
+    }
+  }
+}
+
+std::byte* Machine::take_stacks(std::size_t bytes) {
+  if (bytes != stacks_bytes_) {
+    for (std::byte* each : free_stacks_) munmap(each, stacks_bytes_);
+    free_stacks_.clear();
+    stacks_bytes_ = bytes;
+  }
+  if (!free_stacks_.empty()) {
+    std::byte* const found = free_stacks_.back();
+    free_stacks_.pop_back();
+    return found;
+  }
+  void* const made = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (made == MAP_FAILED) throw Fault("no memory for stacks");
+  return static_cast<std::byte*>(made);
+}
+
+void Machine::start_cluster() {
+  auto running = std::make_unique<Running>();
+  const u32 size = launch_->cluster;
+  const std::size_t shared_bytes = std::size_t{size} * kSharedBytes;
+  running->shared.reset(static_cast<unsigned char*>(std::aligned_alloc(1024, shared_bytes)));
+  std::memset(running->shared.get(), 0xFF, shared_bytes);  // NaN in every type
+  running->stacks = take_stacks(std::size_t{size} * launch_->threads * kStackBytes);
+  running->cluster.threads = static_cast<int>(size * launch_->threads);
+  for (u32 rank = 0; rank < size; ++rank) {
+    auto cta = std::make_unique<Cta>();
+    cta->block = next_block_++;
+    cta->rank = rank;
+    cta->cluster = &running->cluster;
+    cta->live = static_cast<int>(launch_->threads);
+    cta->shared = running->shared.get() + std::size_t{rank} * kSharedBytes;
+    cta->shared_end = kDynamicOffset + launch_->shared_bytes;
+    cta->warps.resize((launch_->threads + kLanes - 1) / kLanes);
+    cta->groups.resize((launch_->threads + kGroupThreads - 1) / kGroupThreads);
+    for (Warpgroup& group : cta->groups) group.is_late = is_late();
+    running->cluster.ctas.push_back(cta.get());
+    for (u32 i = 0; i < launch_->threads; ++i) {
+      auto thread = std::make_unique<Thread>();
+      thread->cta = cta.get();
+      thread->index = static_cast<int>(i);
+      ++cta->warps[i / kLanes].live;
+      ++cta->groups[i / kGroupThreads].live;
+      start_thread(*thread,
+                   running->stacks + (std::size_t{rank} * launch_->threads + i) * kStackBytes);
+      cta->threads.push_back(std::move(thread));
+    }
+    running->ctas.push_back(std::move(cta));
+  }
+  running_.push_back(std::move(running));
+}
+
+void Machine::start_thread(Thread& thread, std::byte* stack) {
+  thread.copy_groups.emplace_back();
+  thread.store_groups.emplace_back();
+  thread.product_groups.emplace_back();
+  thread.fiber = boost::context::fiber(
+      std::allocator_arg, LentStack{stack}, [this, &thread](boost::context::fiber&& scheduler) {
+        thread.scheduler = std::move(scheduler);
+        try {
+          try {
+            launch_->kernel->run();
+          } catch (const ThreadEnd&) {
+          }
+          Warp& own = warp();
+          if (own.meeting.arrived > 0) throw Fault("a lane ended where others wait for it");
+          if (thread.store_groups.size() > 1 || !thread.store_groups.front().empty()) {
+            throw Fault("a thread ended before its stores had read their shared memory");
+          }
+          --own.live;
+          --group().live;
+          --cta().live;
+        } catch (const Fault& found) {
+          note_fault(thread, found);
+        }
+        thread.is_done = true;
+        return std::move(thread.scheduler);
+      });
+}
+
+void Machine::note_fault(const Thread& thread, const Fault& found) {
+  if (!fault_.empty()) return;
+  fault_ = "block " + std::to_string(thread.cta->block) + ", thread " +
+           std::to_string(thread.index) + ": " + found.what();
+}
+
+bool Machine::may_run(const Thread& thread) const {
+  return !thread.is_done && (thread.awaited == nullptr ||
+                             (*thread.awaited & thread.awaited_bits) != thread.awaited_value);
+}
+
+void Machine::resume(Thread& thread) {
+  thread.awaited = nullptr;
+  thread.has_polled = false;
+  current_ = &thread;
+  thread.fiber = std::move(thread.fiber).resume();
+}
+
+// Whether anybody came further.
+bool Machine::run_round() {
+  bool went_on = false;
+  for (std::size_t at = 0; at < running_.size();) {
+    int live = 0;
+    for (const auto& cta : running_[at]->ctas) {
+      const std::size_t warps = cta->warps.size();
+      const std::size_t first = order_ == Order::kRandom ? random_() % warps : 0;
+      for (std::size_t w = 0; w < warps && fault_.empty(); ++w) {
+        if (order_ == Order::kRandom && random_() % 4 == 0) continue;
+        const std::size_t begin = (first + w) % warps * kLanes;
+        const std::size_t end = std::min(begin + kLanes, cta->threads.size());
+        for (std::size_t i = begin; i < end && fault_.empty(); ++i) {
+          Thread& thread = *cta->threads[i];
+          if (!may_run(thread)) continue;
+          resume(thread);
+          went_on |= !thread.has_polled;
+        }
+      }
+      live += cta->live;
+    }
+    if (!fault_.empty()) return true;
+    if (live == 0) {
+      end_cluster(at);
+      went_on = true;
+    } else {
+      ++at;
+    }
+  }
+  if (!went_on && order_ == Order::kRandom) {  // who was left out might have come further
+    for (const auto& running : running_) {
+      for (const auto& cta : running->ctas) {
+        for (const auto& thread : cta->threads) went_on |= may_run(*thread) && !thread->has_polled;
+      }
+    }
+  }
+  return went_on;
+}
+
+void Machine::end_cluster(std::size_t at) {
+  while (do_postponed()) {
+  }
+  free_stacks_.push_back(running_[at]->stacks);
+  running_.erase(running_.begin() + static_cast<std::ptrdiff_t>(at));
+}
+
+bool Machine::do_postponed() {
+  if (postponed_.empty()) return false;
+  if (order_ == Order::kRandom) {
+    std::swap(postponed_.front(), postponed_[random_() % postponed_.size()]);
+  }
+  const std::function<void()> work = std::move(postponed_.front());
+  postponed_.pop_front();
+  work();
+  return true;
+}
+
+void Machine::drop_all() {
+  postponed_.clear();
+  for (const auto& running : running_) {
+    for (const auto& cta : running->ctas) cta->threads.clear();  // unwinds what still runs
+    free_stacks_.push_back(running->stacks);
+  }
+  running_.clear();
+}
+
+void Machine::report_deadlock() {
+  std::string waiting;
+  int count = 0;
+  for (const auto& running : running_) {
+    for (const auto& cta : running->ctas) {
+      for (std::size_t i = 0; i < cta->threads.size(); i += kLanes) {
+        const Thread& thread = *cta->threads[i];
+        if (thread.is_done || ++count > 40) continue;
+        waiting +=
+            "\n  block " + std::to_string(cta->block) + ", warp " + std::to_string(i / kLanes);
+        if (thread.awaited == nullptr) {
+          waiting += " polls";
+        } else if (reinterpret_cast<const unsigned char*>(thread.awaited) >= cta->shared &&
+                   reinterpret_cast<const unsigned char*>(thread.awaited) <
+                       cta->shared + kSharedBytes) {
+          waiting +=
+              " waits for the mbarrier at " +
+              std::to_string(reinterpret_cast<const unsigned char*>(thread.awaited) - cta->shared) +
+              ", parity " + std::to_string(thread.awaited_value);
+        } else {
+          waiting += " waits for other threads";
+        }
+      }
+    }
+  }
+  drop_all();
+  throw Fault("all threads wait:" + waiting);
+}
+
+void Machine::as(Thread& thread, const std::function<void()>& work) {
+  Thread* const ran = current_;
+  current_ = &thread;
+  try {
+    work();
+  } catch (const Fault& found) {
+    note_fault(thread, found);
+  }
+  current_ = ran;
+}
+
+void Machine::wait(const u32* word, u32 bits, u32 value) {
+  Thread& thread = *current_;
+  while ((*word & bits) == value) {
+    thread.awaited = word;
+    thread.awaited_bits = bits;
+    thread.awaited_value = value;
+    thread.scheduler = std::move(thread.scheduler).resume();
+  }
+}
+
+void Machine::poll() {
+  Thread& thread = *current_;
+  thread.has_polled = true;
+  thread.scheduler = std::move(thread.scheduler).resume();
+}
+
+void Machine::meet(Meeting& meeting, int count, const char* what,
+                   const std::function<void()>& all_here) {
+  if (meeting.arrived == 0) meeting.what = what;
+  if (std::strcmp(meeting.what, what) != 0) {
+    throw Fault(std::string("threads of one instruction have parted: ") + meeting.what + " and " +
+                what);
+  }
+  if (++meeting.arrived < count) return wait(&meeting.generation, ~0u, meeting.generation);
+  all_here();
+  meeting.arrived = 0;
+  ++meeting.generation;
+}
+
+u32 thread_index() { return static_cast<u32>(Machine::instance().current().index); }
+u32 block_index() { return Machine::instance().cta().block; }
+u32 block_count() { return Machine::instance().launch().blocks; }
+u32 cluster_rank() { return Machine::instance().cta().rank; }
+void fault(const char* what) { throw Fault(what); }
+void end_thread() { throw ThreadEnd(); }
+void let_others_run() { Machine::instance().poll(); }
+
+void* global_memory(u64 address, u32 bytes) {
+  static u64 begin = 0, end = 0;  // of the block that was asked for last
+  if (address % bytes != 0) throw Fault("a global address is not aligned");
+  if (generation_seen == generation && address >= begin && address + bytes <= end) {
+    return reinterpret_cast<void*>(address);
+  }
+  auto after = memory().upper_bound(address);
+  if (after == memory().begin() || address + bytes > (--after)->first + after->second) {
+    throw Fault("a global address is nobody's");
+  }
+  begin = after->first;
+  end = begin + after->second;
+  generation_seen = generation;
+  return reinterpret_cast<void*>(address);
+}
+
+void* shared_memory(u32 address, u32 bytes) {
+  const Cluster& cluster = *Machine::instance().cta().cluster;
+  const u32 rank = address >> kRankShift, offset = address & ((1u << kRankShift) - 1);
+  if (rank >= cluster.ctas.size()) throw Fault("a shared address of no CTA of the cluster");
+  const Cta& cta = *cluster.ctas[rank];
+  if (offset % bytes != 0) throw Fault("a shared address is not aligned");
+  if (offset < kDynamicOffset || offset + bytes > cta.shared_end) {
+    throw Fault("a shared address outside of the CTA's memory: " + std::to_string(offset) + " of " +
+                std::to_string(cta.shared_end));
+  }
+  return cta.shared + offset;
+}
+
+u32 shared_address(const void* pointer) {
+  const Cta& cta = Machine::instance().cta();
+  const auto offset = static_cast<const unsigned char*>(pointer) - cta.shared;
+  if (offset < 0 || offset > kSharedBytes) throw Fault("not an address of shared memory");
+  return cta.rank << kRankShift | static_cast<u32>(offset);
+}
+
+unsigned char* dynamic_shared() { return Machine::instance().cta().shared + kDynamicOffset; }
+
+void* static_shared(int number, u64 bytes, u64 alignment) {
+  Cta& cta = Machine::instance().cta();
+  const auto [found, is_new] = cta.statics.try_emplace(number, 0);
+  if (is_new) {
+    const u32 align = static_cast<u32>(std::max<u64>(alignment, 16));
+    found->second = (cta.shared_end + align - 1) / align * align;
+    cta.shared_end = found->second + static_cast<u32>(bytes);
+    if (cta.shared_end > kSharedBytes) throw Fault("too much shared memory");
+  }
+  return cta.shared + found->second;
+}
+
+}  // namespace emu

@@ -1,0 +1,171 @@
+// A GPU on one thread of the CPU. Each of a kernel's threads is a fiber, which runs until it has to
+// wait for others. CTAs start in the order of their numbers, a few at a time, more when those wait.
+//
+// Asynchronous work (TMA, cp.async, wgmma) may be done when it is asked for, or at the last moment,
+// when somebody waits for it: a kernel that reads too soon sees what was there before, one that
+// writes too soon spoils what has not been read. ATTUNE_EMULATOR_ORDER: `early`, `late`, or a
+// number, the seed of coins that are thrown for each piece of work and for who runs next.
+#pragma once
+
+#include <array>
+#include <boost/context/fiber.hpp>
+#include <cstddef>
+#include <cstdlib>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "tests/emulator/machine_calls.hpp"
+
+namespace emu {
+
+constexpr u32 kRankShift = 24;           // a shared address bears its CTA's rank in the cluster
+constexpr u32 kDynamicOffset = 1024;     // where dynamic shared memory begins
+constexpr u32 kSharedBytes = 256 << 10;  // what a product's descriptor can name
+constexpr int kLanes = 32;
+constexpr int kGroupThreads = 128;
+
+struct Fault : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// Threads that come together at an instruction.
+struct Meeting {
+  const char* what = nullptr;
+  int arrived = 0;
+  u32 generation = 0;
+};
+
+struct Cta;
+
+struct Thread {
+  Cta* cta = nullptr;
+  int index = 0;
+  bool is_done = false;
+  bool has_polled = false;  // it ran, and came no further
+  // It waits until these bits of the word differ from the value.
+  const u32* awaited = nullptr;
+  u32 awaited_bits = 0, awaited_value = 0;
+  u32 cluster_generation = 0;  // in which it arrived at the cluster's barrier
+  boost::context::fiber fiber, scheduler;
+  using Work = std::function<void()>;
+  std::deque<std::vector<Work>> copy_groups, store_groups;  // the last one is not committed
+  std::deque<std::vector<GroupProduct>> product_groups;     // the same
+  int lane() const { return index % kLanes; }
+};
+
+struct Warp {
+  int live = 0;
+  Meeting meeting;
+  std::array<std::array<u32, 10>, kLanes> words;  // what each lane brings, and takes away
+};
+
+struct Warpgroup {
+  int live = 0;
+  Meeting meeting;
+  bool is_late = false;  // its products
+};
+
+struct NamedBarrier {
+  u32 arrived = 0;
+  u32 generation = 0;
+  bool any = false, was_any = false;
+};
+
+struct Cluster {
+  std::vector<Cta*> ctas;
+  int threads = 0;
+  u32 arrived = 0, generation = 0;
+};
+
+struct Cta {
+  u32 block = 0;
+  u32 rank = 0;
+  Cluster* cluster = nullptr;
+  int live = 0;
+  std::vector<std::unique_ptr<Thread>> threads;
+  std::vector<Warp> warps;
+  std::vector<Warpgroup> groups;
+  std::array<NamedBarrier, 16> barriers;
+  unsigned char* shared = nullptr;  // kSharedBytes
+  u32 shared_end = 0;
+  std::map<int, u32> statics;
+};
+
+struct Launch {
+  u32 blocks, threads, shared_bytes, cluster;
+  const BoundKernel* kernel;
+};
+
+class Machine {
+ public:
+  static Machine& instance();
+
+  // Runs a grid to its end. Throws Fault.
+  void run(const Launch& launch);
+
+  Thread& current() { return *current_; }
+  Cta& cta() { return *current_->cta; }
+  Warp& warp() { return cta().warps[static_cast<std::size_t>(current_->index / kLanes)]; }
+  Warpgroup& group() {
+    return cta().groups[static_cast<std::size_t>(current_->index / kGroupThreads)];
+  }
+  const Launch& launch() const { return *launch_; }
+
+  // Lets others run until (*word & bits) != value.
+  void wait(const u32* word, u32 bits, u32 value);
+  void poll();
+  // Comes together with `count` threads at an instruction; the last one calls `all_here`.
+  void meet(Meeting& meeting, int count, const char* what, const std::function<void()>& all_here);
+
+  bool is_late();  // this piece of work
+  // Does a thread's work, whoever runs.
+  void as(Thread& thread, const std::function<void()>& work);
+  void postpone(std::function<void()> work) { postponed_.push_back(std::move(work)); }
+
+ private:
+  Machine();
+  void start_cluster();
+  void start_thread(Thread& thread, std::byte* stack);
+  void end_cluster(std::size_t at);
+  bool run_round();
+  bool may_run(const Thread& thread) const;
+  void resume(Thread& thread);
+  bool do_postponed();  // one piece of it
+  void note_fault(const Thread& thread, const Fault& found);
+  void drop_all();
+  [[noreturn]] void report_deadlock();
+
+  struct Running {
+    Cluster cluster;
+    std::vector<std::unique_ptr<Cta>> ctas;
+    std::unique_ptr<unsigned char, decltype(&std::free)> shared{nullptr, std::free};
+    std::byte* stacks = nullptr;
+  };
+  std::byte* take_stacks(std::size_t bytes);
+
+  enum class Order { kEarly, kLate, kRandom } order_ = Order::kEarly;
+  std::minstd_rand random_;
+  const Launch* launch_ = nullptr;
+  Thread* current_ = nullptr;
+  u32 next_block_ = 0;
+  std::vector<std::unique_ptr<Running>> running_;
+  std::vector<std::byte*> free_stacks_;
+  std::size_t stacks_bytes_ = 0;
+  std::deque<std::function<void()>> postponed_;
+  std::string fault_;
+};
+
+// Tells an mbarrier of bytes that are there.
+void mbarrier_complete(u32 barrier, u32 bytes);
+
+// Device memory: what the driver has given out.
+void remember_memory(void* address, std::size_t bytes);
+bool forget_memory(void* address);
+
+}  // namespace emu
