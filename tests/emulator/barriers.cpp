@@ -53,7 +53,7 @@ bool mbarrier_try_wait(u32 barrier, u32 parity) {
   if (parity > 1) throw Fault("a parity of " + std::to_string(parity));
   const Word& word = word_at(barrier);
   if ((word.state & 1) != parity) return true;
-  Machine::instance().wait(&word.state, 1, parity);
+  machine.wait(&word.state, 1, parity);
   return true;
 }
 
@@ -61,10 +61,10 @@ namespace {
 
 void arrive_at(u32 number, u32 threads, bool value, bool waits) {
   if (number >= 16 || threads % kLanes != 0) throw Fault("a barrier of no CTA");
-  NamedBarrier& barrier = Machine::instance().cta().barriers[number];
+  NamedBarrier& barrier = machine.cta().barriers[number];
   barrier.any |= value;
   if (++barrier.arrived < threads) {
-    if (waits) Machine::instance().wait(&barrier.generation, ~0u, barrier.generation);
+    if (waits) machine.wait(&barrier.generation, ~0u, barrier.generation);
     return;
   }
   barrier.arrived = 0;
@@ -81,16 +81,14 @@ void barrier_arrive(u32 number, u32 threads, bool waits) {
 
 bool barrier_any(u32 number, u32 threads, bool value) {
   arrive_at(number, threads, value, true);
-  return Machine::instance().cta().barriers[number].was_any;
+  return machine.cta().barriers[number].was_any;
 }
 
-bool sync_threads(bool value) {
-  return barrier_any(0, Machine::instance().launch().threads, value);
-}
+bool sync_threads(bool value) { return barrier_any(0, machine.launch().threads, value); }
 
 void cluster_arrive() {
-  Cluster& cluster = *Machine::instance().cta().cluster;
-  Thread& thread = Machine::instance().current();
+  Cluster& cluster = *machine.cta().cluster;
+  Thread& thread = machine.current();
   thread.cluster_generation = cluster.generation;
   if (++cluster.arrived < static_cast<u32>(cluster.threads)) return;
   cluster.arrived = 0;
@@ -98,9 +96,8 @@ void cluster_arrive() {
 }
 
 void cluster_wait() {
-  const Cluster& cluster = *Machine::instance().cta().cluster;
-  Machine::instance().wait(&cluster.generation, ~0u,
-                           Machine::instance().current().cluster_generation);
+  const Cluster& cluster = *machine.cta().cluster;
+  machine.wait(&cluster.generation, ~0u, machine.current().cluster_generation);
 }
 
 }  // namespace emu

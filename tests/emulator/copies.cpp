@@ -8,11 +8,10 @@ namespace emu {
 namespace {
 
 void do_now_or_later(std::function<void()> work) {
-  Machine& machine = Machine::instance();
   if (!machine.is_late()) return work();
   // Addresses and barriers are those of the CTA that asked.
   machine.postpone(
-      [&machine, asks = &machine.current(), work = std::move(work)] { machine.as(*asks, work); });
+      [asks = &machine.current(), work = std::move(work)] { machine.as(*asks, work); });
 }
 
 u32 swizzled(u32 offset, u32 mode) { return offset ^ (offset >> 7 & ((1u << mode) - 1)) << 4; }
@@ -77,19 +76,19 @@ std::array<int, 5> position(const int* at, int rank) {
 void copy_async(u32 to, u64 from, u32 bytes, u32 read) {
   shared_memory(to, bytes);
   if (read > 0) global_memory(from, bytes);
-  Thread& thread = Machine::instance().current();
+  Thread& thread = machine.current();
   auto work = [=] {
     void* const place = shared_memory(to, bytes);
     std::memset(place, 0, bytes);
     if (read > 0) std::memcpy(place, global_memory(from, bytes), read);
   };
-  if (Machine::instance().is_late())
+  if (machine.is_late())
     thread.copy_groups.back().push_back(work);
   else
     work();
 }
 
-void copy_commit() { Machine::instance().current().copy_groups.emplace_back(); }
+void copy_commit() { machine.current().copy_groups.emplace_back(); }
 
 namespace {
 void finish(std::deque<std::vector<Thread::Work>>& groups, std::size_t left) {
@@ -101,11 +100,11 @@ void finish(std::deque<std::vector<Thread::Work>>& groups, std::size_t left) {
 }  // namespace
 
 void copy_wait(int groups) {
-  finish(Machine::instance().current().copy_groups, static_cast<std::size_t>(groups));
+  finish(machine.current().copy_groups, static_cast<std::size_t>(groups));
 }
 
 void copy_arrive(u32 barrier) {
-  Thread& thread = Machine::instance().current();
+  Thread& thread = machine.current();
   std::vector<Thread::Work> before;
   for (auto& group : thread.copy_groups) {
     for (Thread::Work& work : group) before.push_back(std::move(work));
@@ -143,7 +142,7 @@ void tensor_load(u32 to, u64 map_address, const int* at, int rank, u32 barrier, 
   const u32 offset_bits = (1u << kRankShift) - 1;
   if (ctas == 0) ctas = 1u << (to >> kRankShift);
   do_now_or_later([=] {
-    const std::size_t size = Machine::instance().cta().cluster->ctas.size();
+    const std::size_t size = machine.cta().cluster->ctas.size();
     for (u32 rank_to = 0; rank_to < size; ++rank_to) {
       if ((ctas >> rank_to & 1) == 0) continue;
       const u32 base = rank_to << kRankShift | (to & offset_bits);
@@ -169,7 +168,6 @@ void tensor_store(u64 map_address, const int* at, int rank, u32 from) {
       if (address != 0) std::memcpy(global_memory(address, bytes), cell, bytes);
     });
   };
-  Machine& machine = Machine::instance();
   if (machine.is_late()) {
     machine.current().store_groups.back().push_back(work);
   } else {
@@ -177,10 +175,10 @@ void tensor_store(u64 map_address, const int* at, int rank, u32 from) {
   }
 }
 
-void store_commit() { Machine::instance().current().store_groups.emplace_back(); }
+void store_commit() { machine.current().store_groups.emplace_back(); }
 
 void store_wait(int groups) {
-  finish(Machine::instance().current().store_groups, static_cast<std::size_t>(groups));
+  finish(machine.current().store_groups, static_cast<std::size_t>(groups));
 }
 
 // OCP 8-bit floating point, e4m3: to nearest even, saturating.

@@ -53,10 +53,11 @@ struct CUevent_st {
   std::chrono::steady_clock::time_point time;
 };
 struct CUlib_st {
-  void* library = nullptr;
+  std::shared_ptr<void> library;
   std::vector<std::unique_ptr<CUkern_st>> kernels;
 };
 struct CUkern_st {
+  std::shared_ptr<void> library;
   const emu::KernelEntry* entry;
 };
 
@@ -70,7 +71,7 @@ CUresult enqueue(CUstream stream, Work work) {
 
 CUresult run(const emu::Launch& launch) {
   try {
-    emu::Machine::instance().run(launch);
+    emu::machine.run(launch);
     return kCudaSuccess;
   } catch (const emu::Fault& found) {
     std::fprintf(stderr, "emulated GPU: %s\n", found.what());
@@ -176,29 +177,29 @@ CUresult cuLibraryLoadData(CUlibrary* library, const void* code, void*, void**, 
   std::ofstream(name, std::ios::binary)
       .write(reinterpret_cast<const char*>(&head + 1), static_cast<std::streamsize>(head.bytes));
   auto loaded = std::make_unique<CUlib_st>();
-  loaded->library = dlopen(name.c_str(), RTLD_NOW);
+  void* const opened = dlopen(name.c_str(), RTLD_NOW);
   std::filesystem::remove(name);
-  if (loaded->library == nullptr) {
+  if (opened == nullptr) {
     std::fprintf(stderr, "emulated GPU: %s\n", dlerror());
     return kInvalidImage;
   }
+  loaded->library.reset(opened, dlclose);
   *library = loaded.release();
   return kCudaSuccess;
 }
 CUresult cuLibraryUnload(CUlibrary library) {
   const Locked locked(lock());
-  dlclose(library->library);
   delete library;
   return kCudaSuccess;
 }
 CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
   const Locked locked(lock());
   using Kernels = const emu::KernelEntry*();
-  auto* const kernels = reinterpret_cast<Kernels*>(dlsym(library->library, "emu_kernels"));
+  auto* const kernels = reinterpret_cast<Kernels*>(dlsym(library->library.get(), "emu_kernels"));
   const emu::KernelEntry* entry = kernels == nullptr ? nullptr : kernels();
   while (entry != nullptr && std::strcmp(entry->name, name) != 0) entry = entry->next;
   if (entry == nullptr) return kNotFound;
-  library->kernels.push_back(std::make_unique<CUkern_st>(CUkern_st{entry}));
+  library->kernels.push_back(std::make_unique<CUkern_st>(CUkern_st{library->library, entry}));
   *kernel = library->kernels.back().get();
   return kCudaSuccess;
 }
@@ -210,8 +211,11 @@ CUresult cuKernelSetAttribute(int, int, CUkernel, CUdevice) { return kCudaSucces
 CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters,
                           void**) {
   const Locked locked(lock());
+  const CUkern_st& chosen = *reinterpret_cast<CUkernel>(function);
+  // Its code stays while a graph has the launch.
   std::shared_ptr<emu::BoundKernel> kernel(
-      reinterpret_cast<CUkernel>(function)->entry->bind(parameters));
+      chosen.entry->bind(parameters),
+      [library = chosen.library](const emu::BoundKernel* done) { delete done; });
   emu::Launch launch{.blocks = config->gridDimX,
                      .threads = config->blockDimX,
                      .shared_bytes = config->sharedMemBytes,

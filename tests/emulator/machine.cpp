@@ -42,16 +42,13 @@ bool forget_memory(void* address) {
   return memory().erase(reinterpret_cast<u64>(address)) > 0;
 }
 
-Machine& Machine::instance() {
-  static Machine machine;
-  return machine;
-}
+Machine machine;
 
-Machine::Machine() {
-  const char* order = std::getenv("ATTUNE_EMULATOR_ORDER");
-  if (order == nullptr || std::strcmp(order, "early") == 0) return;
-  order_ = std::strcmp(order, "late") == 0 ? Order::kLate : Order::kRandom;
-  random_.seed(static_cast<unsigned>(std::atoi(order)) + 1);
+void Machine::read_order() {
+  const char* chosen = std::getenv("ATTUNE_EMULATOR_ORDER");
+  const std::string order = chosen == nullptr ? "early" : chosen;
+  order_ = order == "early" ? Order::kEarly : order == "late" ? Order::kLate : Order::kRandom;
+  if (order_ == Order::kRandom) random_.seed(static_cast<unsigned>(std::atoi(order.c_str())) + 1);
 }
 
 bool Machine::is_late() {
@@ -59,6 +56,7 @@ bool Machine::is_late() {
 }
 
 void Machine::run(const Launch& launch) {
+  read_order();
   launch_ = &launch;
   next_block_ = 0;
   fault_.clear();
@@ -137,8 +135,7 @@ void Machine::start_thread(Thread& thread, std::byte* stack) {
   thread.store_groups.emplace_back();
   thread.product_groups.emplace_back();
   thread.fiber = boost::context::fiber(
-      std::allocator_arg, LentStack{stack}, [this, &thread](boost::context::fiber&& scheduler) {
-        thread.scheduler = std::move(scheduler);
+      std::allocator_arg, LentStack{stack}, [this, &thread](boost::context::fiber&&) {
         try {
           try {
             launch_->kernel->run();
@@ -156,7 +153,7 @@ void Machine::start_thread(Thread& thread, std::byte* stack) {
           note_fault(thread, found);
         }
         thread.is_done = true;
-        return std::move(thread.scheduler);
+        return std::move(scheduler_);
       });
 }
 
@@ -171,16 +168,46 @@ bool Machine::may_run(const Thread& thread) const {
                              (*thread.awaited & thread.awaited_bits) != thread.awaited_value);
 }
 
-void Machine::resume(Thread& thread) {
+void Machine::enter(Thread& thread, boost::context::fiber* self) {
   thread.awaited = nullptr;
   thread.has_polled = false;
   current_ = &thread;
-  thread.fiber = std::move(thread.fiber).resume();
+  std::move(thread.fiber).resume_with([self](boost::context::fiber&& left) {
+    *self = std::move(left);
+    return boost::context::fiber();
+  });
+}
+
+// Of the same warp, next to the one that runs: those who meet at an instruction need no scheduler.
+Thread* Machine::lane_that_may_run() const {
+  const auto& threads = current_->cta->threads;
+  const auto index = static_cast<std::size_t>(current_->index);
+  const std::size_t warp = index / kLanes * kLanes;
+  for (std::size_t i = 1; i < kLanes; ++i) {
+    const std::size_t other = warp + (index + i) % kLanes;
+    if (other < threads.size() && may_run(*threads[other])) return threads[other].get();
+  }
+  return nullptr;
+}
+
+// Lets others run.
+void Machine::leave() {
+  Thread& self = *current_;
+  Thread* const other = self.awaited == nullptr ? nullptr : lane_that_may_run();
+  if (other != nullptr) {
+    went_on_ = true;
+    enter(*other, &self.fiber);
+    return;
+  }
+  std::move(scheduler_).resume_with([&self](boost::context::fiber&& left) {
+    self.fiber = std::move(left);
+    return boost::context::fiber();
+  });
 }
 
 // Whether anybody came further.
 bool Machine::run_round() {
-  bool went_on = false;
+  went_on_ = false;
   for (std::size_t at = 0; at < running_.size();) {
     int live = 0;
     for (const auto& cta : running_[at]->ctas) {
@@ -193,8 +220,8 @@ bool Machine::run_round() {
         for (std::size_t i = begin; i < end && fault_.empty(); ++i) {
           Thread& thread = *cta->threads[i];
           if (!may_run(thread)) continue;
-          resume(thread);
-          went_on |= !thread.has_polled;
+          enter(thread, &scheduler_);
+          went_on_ |= !current_->has_polled;
         }
       }
       live += cta->live;
@@ -202,19 +229,19 @@ bool Machine::run_round() {
     if (!fault_.empty()) return true;
     if (live == 0) {
       end_cluster(at);
-      went_on = true;
+      went_on_ = true;
     } else {
       ++at;
     }
   }
-  if (!went_on && order_ == Order::kRandom) {  // who was left out might have come further
+  if (!went_on_ && order_ == Order::kRandom) {  // who was left out might have come further
     for (const auto& running : running_) {
       for (const auto& cta : running->ctas) {
-        for (const auto& thread : cta->threads) went_on |= may_run(*thread) && !thread->has_polled;
+        for (const auto& thread : cta->threads) went_on_ |= may_run(*thread) && !thread->has_polled;
       }
     }
   }
-  return went_on;
+  return went_on_;
 }
 
 void Machine::end_cluster(std::size_t at) {
@@ -290,36 +317,28 @@ void Machine::wait(const u32* word, u32 bits, u32 value) {
     thread.awaited = word;
     thread.awaited_bits = bits;
     thread.awaited_value = value;
-    thread.scheduler = std::move(thread.scheduler).resume();
+    leave();
   }
 }
 
 void Machine::poll() {
   Thread& thread = *current_;
   thread.has_polled = true;
-  thread.scheduler = std::move(thread.scheduler).resume();
+  leave();
 }
 
-void Machine::meet(Meeting& meeting, int count, const char* what,
-                   const std::function<void()>& all_here) {
-  if (meeting.arrived == 0) meeting.what = what;
-  if (std::strcmp(meeting.what, what) != 0) {
-    throw Fault(std::string("threads of one instruction have parted: ") + meeting.what + " and " +
-                what);
-  }
-  if (++meeting.arrived < count) return wait(&meeting.generation, ~0u, meeting.generation);
-  all_here();
-  meeting.arrived = 0;
-  ++meeting.generation;
+void Machine::report_parted(const Meeting& meeting, const char* what) {
+  throw Fault(std::string("threads of one instruction have parted: ") + meeting.what + " and " +
+              what);
 }
 
-u32 thread_index() { return static_cast<u32>(Machine::instance().current().index); }
-u32 block_index() { return Machine::instance().cta().block; }
-u32 block_count() { return Machine::instance().launch().blocks; }
-u32 cluster_rank() { return Machine::instance().cta().rank; }
+u32 thread_index() { return static_cast<u32>(machine.current().index); }
+u32 block_index() { return machine.cta().block; }
+u32 block_count() { return machine.launch().blocks; }
+u32 cluster_rank() { return machine.cta().rank; }
 void fault(const char* what) { throw Fault(what); }
 void end_thread() { throw ThreadEnd(); }
-void let_others_run() { Machine::instance().poll(); }
+void let_others_run() { machine.poll(); }
 
 void* global_memory(u64 address, u32 bytes) {
   static u64 begin = 0, end = 0;  // of the block that was asked for last
@@ -338,7 +357,7 @@ void* global_memory(u64 address, u32 bytes) {
 }
 
 void* shared_memory(u32 address, u32 bytes) {
-  const Cluster& cluster = *Machine::instance().cta().cluster;
+  const Cluster& cluster = *machine.cta().cluster;
   const u32 rank = address >> kRankShift, offset = address & ((1u << kRankShift) - 1);
   if (rank >= cluster.ctas.size()) throw Fault("a shared address of no CTA of the cluster");
   const Cta& cta = *cluster.ctas[rank];
@@ -351,16 +370,16 @@ void* shared_memory(u32 address, u32 bytes) {
 }
 
 u32 shared_address(const void* pointer) {
-  const Cta& cta = Machine::instance().cta();
+  const Cta& cta = machine.cta();
   const auto offset = static_cast<const unsigned char*>(pointer) - cta.shared;
   if (offset < 0 || offset > kSharedBytes) throw Fault("not an address of shared memory");
   return cta.rank << kRankShift | static_cast<u32>(offset);
 }
 
-unsigned char* dynamic_shared() { return Machine::instance().cta().shared + kDynamicOffset; }
+unsigned char* dynamic_shared() { return machine.cta().shared + kDynamicOffset; }
 
 void* static_shared(int number, u64 bytes, u64 alignment) {
-  Cta& cta = Machine::instance().cta();
+  Cta& cta = machine.cta();
   const auto [found, is_new] = cta.statics.try_emplace(number, 0);
   if (is_new) {
     const u32 align = static_cast<u32>(std::max<u64>(alignment, 16));

@@ -36,7 +36,7 @@ struct Fault : std::runtime_error {
 
 // Threads that come together at an instruction.
 struct Meeting {
-  const char* what = nullptr;
+  const char* what = nullptr;  // one literal an instruction
   int arrived = 0;
   u32 generation = 0;
 };
@@ -52,7 +52,7 @@ struct Thread {
   const u32* awaited = nullptr;
   u32 awaited_bits = 0, awaited_value = 0;
   u32 cluster_generation = 0;  // in which it arrived at the cluster's barrier
-  boost::context::fiber fiber, scheduler;
+  boost::context::fiber fiber;
   using Work = std::function<void()>;
   std::deque<std::vector<Work>> copy_groups, store_groups;  // the last one is not committed
   std::deque<std::vector<GroupProduct>> product_groups;     // the same
@@ -104,8 +104,6 @@ struct Launch {
 
 class Machine {
  public:
-  static Machine& instance();
-
   // Runs a grid to its end. Throws Fault.
   void run(const Launch& launch);
 
@@ -121,7 +119,15 @@ class Machine {
   void wait(const u32* word, u32 bits, u32 value);
   void poll();
   // Comes together with `count` threads at an instruction; the last one calls `all_here`.
-  void meet(Meeting& meeting, int count, const char* what, const std::function<void()>& all_here);
+  template <typename Work>
+  void meet(Meeting& meeting, int count, const char* what, const Work& all_here) {
+    if (meeting.arrived == 0) meeting.what = what;
+    if (meeting.what != what) report_parted(meeting, what);
+    if (++meeting.arrived < count) return wait(&meeting.generation, ~0u, meeting.generation);
+    all_here();
+    meeting.arrived = 0;
+    ++meeting.generation;
+  }
 
   bool is_late();  // this piece of work
   // Does a thread's work, whoever runs.
@@ -129,17 +135,21 @@ class Machine {
   void postpone(std::function<void()> work) { postponed_.push_back(std::move(work)); }
 
  private:
-  Machine();
+  void read_order();
   void start_cluster();
   void start_thread(Thread& thread, std::byte* stack);
   void end_cluster(std::size_t at);
   bool run_round();
   bool may_run(const Thread& thread) const;
-  void resume(Thread& thread);
+  // Goes on with a thread; what runs until then is kept in `self`.
+  void enter(Thread& thread, boost::context::fiber* self);
+  Thread* lane_that_may_run() const;
+  void leave();
   bool do_postponed();  // one piece of it
   void note_fault(const Thread& thread, const Fault& found);
   void drop_all();
   [[noreturn]] void report_deadlock();
+  [[noreturn]] static void report_parted(const Meeting& meeting, const char* what);
 
   struct Running {
     Cluster cluster;
@@ -153,6 +163,8 @@ class Machine {
   std::minstd_rand random_;
   const Launch* launch_ = nullptr;
   Thread* current_ = nullptr;
+  boost::context::fiber scheduler_;
+  bool went_on_ = false;
   u32 next_block_ = 0;
   std::vector<std::unique_ptr<Running>> running_;
   std::vector<std::byte*> free_stacks_;
@@ -160,6 +172,8 @@ class Machine {
   std::deque<std::function<void()>> postponed_;
   std::string fault_;
 };
+
+extern Machine machine;
 
 // Tells an mbarrier of bytes that are there.
 void mbarrier_complete(u32 barrier, u32 bytes);

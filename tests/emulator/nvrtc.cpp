@@ -78,7 +78,7 @@ std::string compiled(const std::string& source, const std::string& arch, std::st
           (at / "kernel.cu").string() + " -o " + (at / "kernel.i").string(),
       at / "log");
   const attune::emulator::Translation made = attune::emulator::translate(contents(at / "kernel.i"));
-  std::ofstream(at / "kernel.cpp") << "#include \"tests/emulator/operations.hpp\"\n" << made.text;
+  std::ofstream(at / "kernel.cpp") << made.text;
   if (const char* keep = std::getenv("ATTUNE_EMULATOR_KEEP"); keep != nullptr) {
     fs::copy(at / "kernel.cpp", keep, fs::copy_options::overwrite_existing);
   }
@@ -87,10 +87,7 @@ std::string compiled(const std::string& source, const std::string& arch, std::st
             "\n 0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads\n"
             "Used 96 registers\n";
   }
-  run(std::string(ATT_HOST_COMPILER) +
-          " -std=c++20 -O1 -w -fPIC -shared -fno-gnu-unique -fno-strict-aliasing "
-          "-ffp-contract=fast -mavx2 -mfma"
-          " -mf16c -I" ATT_SOURCE_ROOT " " +
+  run(std::string(ATT_HOST_COMPILER) + " " ATT_KERNEL_FLAGS " -shared " +
           (at / "kernel.cpp").string() + " -o " + (at / "kernel.so").string() + " " +
           (own_folder() / "libcuda.so.1").string(),
       at / "log");

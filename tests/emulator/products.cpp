@@ -152,7 +152,6 @@ class Group {
 
 // The whole warpgroup is here, and all but the latest `left` committed groups are done.
 void do_products(const char* what, std::size_t left) {
-  Machine& machine = Machine::instance();
   Thread& thread = machine.current();
   Cta& cta = machine.cta();
   const auto number = static_cast<std::size_t>(thread.index / kGroupThreads);
@@ -168,12 +167,12 @@ void do_products(const char* what, std::size_t left) {
 }  // namespace
 
 void multiply_group(const GroupProduct& product) {
-  Machine::instance().current().product_groups.back().push_back(product);
+  machine.current().product_groups.back().push_back(product);
 }
 
 void products_commit() {
-  Machine::instance().current().product_groups.emplace_back();
-  if (!Machine::instance().group().is_late) do_products("wgmma.commit_group", 0);
+  machine.current().product_groups.emplace_back();
+  if (!machine.group().is_late) do_products("wgmma.commit_group", 0);
 }
 
 void products_wait(int groups) {

@@ -10,17 +10,18 @@ namespace {
 using Words = std::array<std::array<u32, 10>, kLanes>;
 
 // Each lane brings words, and one computes for all.
-std::array<u32, 10>& together(const char* what, const std::array<u32, 10>& brought,
-                              const std::function<void(Words&)>& all_here) {
-  Machine& machine = Machine::instance();
+template <std::size_t kCount, typename Work>
+std::array<u32, 10>& together(const char* what, const u32 (&brought)[kCount],
+                              const Work& all_here) {
   Warp& warp = machine.warp();
-  const auto lane = static_cast<std::size_t>(machine.current().lane());
-  warp.words[lane] = brought;
+  auto& own = warp.words[static_cast<std::size_t>(machine.current().lane())];
+  for (std::size_t i = 0; i < kCount; ++i) own[i] = brought[i];
   machine.meet(warp.meeting, warp.live, what, [&] { all_here(warp.words); });
-  return warp.words[lane];
+  return own;
 }
 
-u32 reduced(const char* what, u32 value, const std::function<u32(u32, u32)>& join) {
+template <typename Join>
+u32 reduced(const char* what, u32 value, const Join& join) {
   return together(what, {value}, [&](Words& words) {
     u32 all = words[0][0];
     for (std::size_t i = 1; i < kLanes; ++i) all = join(all, words[i][0]);
@@ -56,17 +57,18 @@ void matrices(Words& words, bool transposed, bool is_load) {
 }  // namespace
 
 u32 shuffle(u32 value, u32 lanes, u32 bounds, bool is_butterfly) {
-  return together(is_butterfly ? "shfl.bfly" : "shfl.idx", {value, lanes, bounds},
-                  [is_butterfly](Words& words) {
-                    const Words brought = words;
-                    for (u32 i = 0; i < kLanes; ++i) {
-                      const u32 lane = brought[i][1] & 31, segment = brought[i][2] >> 8 & 31;
-                      const u32 most = (i & segment) | (brought[i][2] & 31 & ~segment);
-                      u32 from = is_butterfly ? i ^ lane : (i & segment) | (lane & ~segment);
-                      if (from > most) from = i;
-                      words[i][0] = brought[from][0];
-                    }
-                  })[0];
+  const auto move = [is_butterfly](Words& words) {
+    u32 brought[kLanes];
+    for (u32 i = 0; i < kLanes; ++i) brought[i] = words[i][0];
+    for (u32 i = 0; i < kLanes; ++i) {
+      const u32 lane = words[i][1] & 31, segment = words[i][2] >> 8 & 31;
+      const u32 most = (i & segment) | (words[i][2] & 31 & ~segment);
+      u32 from = is_butterfly ? i ^ lane : (i & segment) | (lane & ~segment);
+      if (from > most) from = i;
+      words[i][0] = brought[from];
+    }
+  };
+  return together(is_butterfly ? "shfl.bfly" : "shfl.idx", {value, lanes, bounds}, move)[0];
 }
 
 u32 reduce_least(u32 value) {
@@ -79,7 +81,7 @@ u32 reduce_sum(u32 value) {
   return reduced("redux.add", value, [](u32 a, u32 b) { return a + b; });
 }
 u32 ballot(bool value) {
-  const u32 lane = static_cast<u32>(Machine::instance().current().lane());
+  const u32 lane = static_cast<u32>(machine.current().lane());
   return reduced("vote", value ? 1u << lane : 0, [](u32 a, u32 b) { return a | b; });
 }
 
