@@ -77,6 +77,9 @@ class Flattener {
       if (blank && !any) continue;
       any = true;
       has_code |= !blank && !line.starts_with("//");
+      // NVRTC keeps each constant of a namespace as a variable, and without linkage it bears the
+      // name of the file, which is as long as the kernel's: a seventh of the cubin.
+      if (line.starts_with("constexpr ")) body += "inline ";
       body += line;
     }
     if (any) add_section(path, body);

@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "generator/expr/lowering.hpp"
 #include "generator/expr/mask_programs.hpp"
 
 namespace attune::expr {
@@ -36,7 +37,7 @@ namespace {
 
 std::vector<int> ranged_slots(const Expr& mask, bool by_blocks_only) {
   std::set<int> slots;
-  if (mask) {
+  if (mask && contains_load(mask)) {
     for (const auto& made : {classify_program(mask), kv_bounds_program(mask)})
       for (const Step& step : made->program.steps())
         if (step.op == StepOp::kTensorRange && (step.value != 0 || !by_blocks_only))
@@ -47,7 +48,16 @@ std::vector<int> ranged_slots(const Expr& mask, bool by_blocks_only) {
 
 }  // namespace
 
-std::vector<int> range_slots(const Expr& mask) { return ranged_slots(mask, true); }
+// The programs are dear where a mask is long, and each plan of a spec asks.
+std::vector<int> range_slots(const Expr& mask) {
+  thread_local Expr last;  // held, so that no other mask has its address
+  thread_local std::vector<int> slots;
+  if (mask != last) {
+    slots = ranged_slots(mask, true);
+    last = mask;
+  }
+  return slots;
+}
 std::vector<int> telling_slots(const Expr& mask) { return ranged_slots(mask, false); }
 
 }  // namespace attune::expr

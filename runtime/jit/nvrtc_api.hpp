@@ -12,6 +12,7 @@ typedef int nvrtcResult;
 namespace attune {
 
 constexpr nvrtcResult kNvrtcSuccess = 0;
+constexpr nvrtcResult kNvrtcErrorCompilation = 6;
 
 struct NvrtcApi {
   const char* (*get_error_string)(nvrtcResult);
@@ -23,8 +24,6 @@ struct NvrtcApi {
                                 const char* const* include_names);
   nvrtcResult (*destroy_program)(nvrtcProgram*);
   nvrtcResult (*compile_program)(nvrtcProgram, int option_count, const char* const* options);
-  nvrtcResult (*get_ptx_size)(nvrtcProgram, std::size_t*);
-  nvrtcResult (*get_ptx)(nvrtcProgram, char*);
   nvrtcResult (*get_cubin_size)(nvrtcProgram, std::size_t*);
   nvrtcResult (*get_cubin)(nvrtcProgram, char*);
   nvrtcResult (*get_program_log_size)(nvrtcProgram, std::size_t*);

@@ -40,8 +40,6 @@ Result<NvrtcApi> bind_api(const DynamicLibrary& library) {
                         library.bind(api.create_program, "nvrtcCreateProgram") &&
                         library.bind(api.destroy_program, "nvrtcDestroyProgram") &&
                         library.bind(api.compile_program, "nvrtcCompileProgram") &&
-                        library.bind(api.get_ptx_size, "nvrtcGetPTXSize") &&
-                        library.bind(api.get_ptx, "nvrtcGetPTX") &&
                         library.bind(api.get_cubin_size, "nvrtcGetCUBINSize") &&
                         library.bind(api.get_cubin, "nvrtcGetCUBIN") &&
                         library.bind(api.get_program_log_size, "nvrtcGetProgramLogSize") &&
@@ -82,27 +80,31 @@ class Program {
 // time. From 12.4 on.
 constexpr const char* kMinimal = "--minimal";
 
-// The PTX of an empty program; empty where NVRTC does not know the option.
-std::string empty_ptx(const NvrtcApi& api, const char* option) {
+// nvrtcVersion leaves out the last number. An error names it: a program that ends there takes half
+// of what an empty one does, and neither does anything that the first kernel would do otherwise.
+constexpr const char* kTellBuild =
+    "template <int build> struct Build;\nBuild<__CUDACC_VER_BUILD__> build;\n";
+
+// What NVRTC says of that program; empty where it does not know the option.
+std::string told_build(const NvrtcApi& api, const char* option) {
   Program program(api);
-  std::size_t bytes = 0;
-  if (api.create_program(&program.handle, "", "version.cu", 0, nullptr, nullptr) != kNvrtcSuccess ||
-      api.compile_program(program.handle, option == nullptr ? 0 : 1, &option) != kNvrtcSuccess ||
-      api.get_ptx_size(program.handle, &bytes) != kNvrtcSuccess) {
+  if (api.create_program(&program.handle, kTellBuild, "version.cu", 0, nullptr, nullptr) !=
+          kNvrtcSuccess ||
+      api.compile_program(program.handle, option == nullptr ? 0 : 1, &option) !=
+          kNvrtcErrorCompilation) {
     return {};
   }
-  std::string ptx(bytes, '\0');
-  return api.get_ptx(program.handle, ptx.data()) == kNvrtcSuccess ? ptx : std::string();
+  return program.log();
 }
 
-// "13.0.88". nvrtcVersion leaves out the last number; the PTX of an empty program tells it, and
-// what that costs (NVRTC's own start) the first kernel would pay otherwise.
-std::string full_version(const std::string& ptx, int major, int minor) {
+// "13.0.88"; the release alone where `told` has no build.
+std::string full_version(std::string_view told, int major, int minor) {
   const std::string release = fmt::format("{}.{}", major, minor);
-  const std::size_t begin = ptx.find('V' + release + '.');
-  if (begin == std::string::npos) return release;
-  const std::size_t end = ptx.find_first_not_of("0123456789.", begin + 1);
-  return ptx.substr(begin + 1, end - begin - 1);
+  constexpr std::string_view kType = "\"Build<";
+  const std::size_t named = told.find(kType);
+  if (named == std::string_view::npos) return release;
+  const std::string_view build = told.substr(named + kType.size());
+  return fmt::format("{}.{}", release, build.substr(0, build.find_first_not_of("0123456789")));
 }
 
 class NvrtcCompiler final : public Compiler {
@@ -209,14 +211,14 @@ Result<std::unique_ptr<Compiler>> open_nvrtc_compiler() {
   std::vector<std::string> options;
   // The cache hides ptxas' report, which is empty when it answers. NVRTC's manual, "Caching".
   if (major > 12 || (major == 12 && minor >= 9)) options.push_back("--no-cache");
-  std::string ptx = empty_ptx(api, kMinimal);
-  if (ptx.empty()) {
-    ptx = empty_ptx(api, nullptr);
+  std::string told = told_build(api, kMinimal);
+  if (told.empty()) {
+    told = told_build(api, nullptr);
   } else {
     options.push_back(kMinimal);
   }
   return std::unique_ptr<Compiler>(std::make_unique<NvrtcCompiler>(
-      api, "nvrtc " + full_version(ptx, major, minor), std::move(archs), std::move(options)));
+      api, "nvrtc " + full_version(told, major, minor), std::move(archs), std::move(options)));
 }
 
 }  // namespace attune

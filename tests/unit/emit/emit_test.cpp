@@ -123,6 +123,15 @@ TEST(Flatten, HeadTakesThePlaceOfTheExample) {
   EXPECT_THAT(*text, HasSubstr("struct ForwardParams"));
 }
 
+TEST(Flatten, ConstantsOfNamespacesDoNotBearTheFilesName) {
+  const auto text = flatten_template("templates/kernels/head.cuh",
+                                     "constexpr int kOne = 1;\n  constexpr int kInBlock = 2;\n");
+  ASSERT_TRUE(text.ok());
+  EXPECT_NE(text->find("\ninline constexpr int kOne = 1;\n  constexpr int kInBlock"),
+            std::string::npos)
+      << *text;
+}
+
 TEST(Flatten, OtherIncludesAreErrors) {
   for (const char* head : {"#include <cstdint>\n", "#include \"generator/x.hpp\"\n"}) {
     const auto text = flatten_template("templates/kernels/head.cuh", head);

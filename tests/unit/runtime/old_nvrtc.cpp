@@ -6,7 +6,10 @@
 
 namespace {
 constexpr int kInvalidOption = 5;
-constexpr std::string_view kPtx = "// Cuda compilation tools, release 12.0, V12.0.140\n";
+constexpr int kErrorCompilation = 6;
+constexpr std::string_view kLog = "error: incomplete type \"Build<140>\" is not allowed\n";
+// Whether a program is being read that has something wrong with it.
+bool is_wrong = false;
 int size_of_nothing(std::size_t* size) {
   *size = 0;
   return 0;
@@ -28,8 +31,10 @@ int nvrtcGetSupportedArchs(int* archs) {
   *archs = 90;
   return 0;
 }
-int nvrtcCreateProgram(void**, const char*, const char*, int, const char* const*,
+int nvrtcCreateProgram(void** program, const char* source, const char*, int, const char* const*,
                        const char* const*) {
+  *program = &is_wrong;
+  is_wrong = *source != '\0';
   return 0;
 }
 int nvrtcDestroyProgram(void**) { return 0; }
@@ -38,18 +43,16 @@ int nvrtcCompileProgram(void*, int count, const char* const* options) {
     const std::string_view option = options[i];
     if (option == "--minimal" || option == "--no-cache") return kInvalidOption;
   }
-  return 0;
-}
-int nvrtcGetPTXSize(void*, std::size_t* size) {
-  *size = kPtx.size() + 1;
-  return 0;
-}
-int nvrtcGetPTX(void*, char* ptx) {
-  std::memcpy(ptx, kPtx.data(), kPtx.size() + 1);
-  return 0;
+  return is_wrong ? kErrorCompilation : 0;
 }
 int nvrtcGetCUBINSize(void*, std::size_t* size) { return size_of_nothing(size); }
 int nvrtcGetCUBIN(void*, char*) { return 0; }
-int nvrtcGetProgramLogSize(void*, std::size_t* size) { return size_of_nothing(size); }
-int nvrtcGetProgramLog(void*, char*) { return 0; }
+int nvrtcGetProgramLogSize(void*, std::size_t* size) {
+  *size = is_wrong ? kLog.size() + 1 : 0;
+  return 0;
+}
+int nvrtcGetProgramLog(void*, char* log) {
+  std::memcpy(log, kLog.data(), kLog.size() + 1);
+  return 0;
+}
 }
