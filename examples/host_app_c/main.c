@@ -57,7 +57,8 @@ static void naive_row(const unsigned short* q, const unsigned short* k, const un
 
 int main(void) {
   const device_memory memory = device_memory_open();
-  att_runtime_options options = {sizeof options, memory.is_gpu ? NULL : "cpu", NULL};
+  att_runtime_options options = {.struct_size = sizeof options,
+                                 .device = memory.is_gpu ? NULL : "cpu"};
   att_runtime* runtime = NULL;
   att_spec* spec = NULL;
   att_kernel* kernel = NULL;

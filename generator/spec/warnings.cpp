@@ -2,10 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
 #include <set>
 
 #include "generator/expr/alignment.hpp"
 #include "generator/expr/mask_probe.hpp"
+#include "generator/expr/static_range.hpp"
 #include "generator/spec/yaml_tree.hpp"
 
 namespace attune {
@@ -21,6 +25,28 @@ void collect(const expr::Expr& e, ReadSlots& read) {
   for (const expr::Expr& arg : e->args) collect(arg, read);
 }
 
+// A sum or difference of a constant and a number of a known range that leaves int32 where the
+// number is large: mostly a window "without an end" of INT_MAX. Of what may be anything, as what a
+// launch brings, nothing is told, nor of positions below 0, where a mask seldom asks.
+expr::Expr find_wrapping(const expr::Expr& e) {
+  using Limits = std::numeric_limits<std::int32_t>;
+  if ((e->op == expr::Op::kAdd || e->op == expr::Op::kSubtract) && e->type == expr::Type::kInt32) {
+    const bool constant_first = e->args[0]->op == expr::Op::kInt;
+    const expr::Expr &constant = e->args[constant_first ? 0 : 1],
+                     &number = e->args[constant_first ? 1 : 0];
+    const std::int64_t most = expr::static_range(number).hi;
+    if (constant->op == expr::Op::kInt && most < Limits::max()) {
+      const std::int64_t sum =
+          e->op == expr::Op::kAdd ? constant->int_value + most : constant->int_value - most;
+      if (std::abs(sum) > Limits::max()) return e;
+    }
+  }
+  for (const expr::Expr& arg : e->args) {
+    if (expr::Expr found = find_wrapping(arg)) return found;
+  }
+  return nullptr;
+}
+
 class Warnings {
  public:
   Warnings(const AttentionSpec& spec, const SpecSource& source, const YamlNode& root)
@@ -29,6 +55,7 @@ class Warnings {
   std::vector<Error> all() {
     find_unread();
     find_mixed_alignment();
+    find_wraps();
     probe();
     return std::move(found_);
   }
@@ -69,6 +96,16 @@ class Warnings {
                     "q_len: they differ where q_len is not kv_len",
                     found.end->line),
         "write `q_pos` for the query's position, as `causal` and `document(doc)` do");
+  }
+
+  void find_wraps() {
+    for (const expr::Expr& e : {spec_.mask, spec_.score, spec_.sink}) {
+      const expr::Expr found = e ? find_wrapping(e) : nullptr;
+      if (!found) continue;
+      add("spec-wraps", found->span, "this leaves int32 and wraps: its sign turns",
+          "a window without an end on one side is a comparison left out; 1 << 30 is far enough "
+          "too");
+    }
   }
 
   void probe() {

@@ -22,8 +22,13 @@ Result<SpecText> read_spec(const std::string& path_or_name) {
   std::error_code ignored;
   const auto status = std::filesystem::status(path_or_name, ignored);
   if (!std::filesystem::is_regular_file(status) && !std::filesystem::is_fifo(status)) {
-    ATT_TRY(const LibrarySpec found, find_library_spec(path_or_name));
-    return SpecText{.text = std::string(found.text), .origin = std::string(found.path)};
+    Result<LibrarySpec> found = find_library_spec(path_or_name);
+    if (!found.ok() && std::filesystem::is_directory(status)) {
+      return bad_file("spec-unreadable",
+                      fmt::format("`{}` is a folder, not a spec file", path_or_name));
+    }
+    if (!found.ok()) return found.error();
+    return SpecText{.text = std::string(found->text), .origin = std::string(found->path)};
   }
   std::ifstream in(path_or_name, std::ios::binary);
   // One byte more than allowed tells a file that is too large.

@@ -96,7 +96,7 @@ INSTANTIATE_TEST_SUITE_P(
         Misuse{"NoSpec", {"check"}, "usage"}, Misuse{"NoSpecToGenerate", {"generate"}, "usage"},
         Misuse{"TwoSpecsToGenerate", {"generate", "causal", "full"}, "usage"},
         Misuse{"SpecNotFound", {"check", "no_such_spec"}, "spec-not-found"},
-        Misuse{"SpecIsADirectory", {"check", "specs"}, "spec-not-found"},
+        Misuse{"SpecIsADirectory", {"check", "specs"}, "spec-unreadable"},
         Misuse{"UnknownTarget", {"generate", "causal", "--target", "sm_1"}, "target-unknown"},
         Misuse{"TwoTargets", {"generate", "causal", "--target", "sm_80,sm_90a"}, "usage"},
         Misuse{"UnknownPass",

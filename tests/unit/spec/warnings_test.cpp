@@ -78,6 +78,24 @@ TEST(Warnings, RareMasksAreNotCalledNeverOrAlways) {
   }
 }
 
+TEST(Warnings, ConstantsThatWrapAreFound) {
+  const std::vector<std::string> wraps = {"spec-wraps"};
+  EXPECT_EQ(ids("mask: local(0, 2147483647)"), wraps);
+  EXPECT_EQ(ids("scalars: {far: 2147483647}\nmask: kv_idx < far + q_pos"), wraps);
+  EXPECT_EQ(ids("mask: causal\nscore: score + (-2147483647 - kv_idx)"), wraps);
+  const auto found = warnings_of("mask: causal and kv_idx < q_pos + 2147483647");
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].span.column, 27);
+  EXPECT_EQ(found[0].span.length, 18);
+  for (const char* mask :
+       {"local(2147483647, 0)", "local(0, 1 << 30)", "sliding_window(2147483647)",
+        "causal and doc[b, kv_idx] + 2147483647 > 0", "kv_idx < q_pos + limit",
+        "causal and (q_idx * 73856093 + kv_idx * 19349663 + 2147483647) % 7 == 0"}) {
+    const auto ids_of = ids("scalars: {limit: int}\n" + std::string(kDoc) + "mask: " + mask);
+    EXPECT_THAT(ids_of, testing::Not(testing::Contains("spec-wraps"))) << mask;
+  }
+}
+
 TEST(Warnings, WhatIsNeverReadIsNamed) {
   const auto found = warnings_of(
       "scalars: {cap: float, folded: 3}\ntensors:\n  doc: {dtype: int32, dims: [kv_len]}\n"
