@@ -258,9 +258,12 @@ def test_blocks_are_made_when_they_are_read():
     assert mask.shape == (1, 1, 300, 300) and not calls
     assert isinstance(mask, torch_flex.BlockMask)
     other = torch_flex.create_block_mask(mods.causal, None, None, 300, 300, device="cpu", BLOCK_SIZE=64)
-    for attribute in torch_flex.BlockMask._TENSOR_ATTRS:
-        found, wanted = getattr(mask, attribute), getattr(other, attribute)
-        assert found is wanted is None or torch.equal(found, wanted)
+    for attribute, wanted in vars(other).items():  # of whichever version of torch
+        found = getattr(mask, attribute)
+        if isinstance(wanted, torch.Tensor):
+            assert torch.equal(found, wanted)
+        else:
+            assert found == wanted or attribute == "mask_mod"
     assert calls and mask.sparsity() == other.sparsity() and str(mask) == str(other)
 
 
@@ -321,6 +324,7 @@ def dense(mask):
     return lambda b, h, q_idx, kv_idx: whole[b, h, q_idx, kv_idx]
 
 
+@pytest.mark.skipif(not hasattr(torch_flex, "_sliced_mask_mod_error"), reason="torch 2.9 has it say that all is live")
 def test_a_sliced_mask_says_that_it_has_no_mask_mod():
     q, k, v = operands()
     mask = create_block_mask(mods.causal, BATCH, HEADS, LENGTH, LENGTH, device="cpu")[:1]

@@ -1,5 +1,7 @@
 """No gradient is silently zero or left out: it is right, or something is raised where it is asked for."""
 
+import functools
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -225,9 +227,33 @@ class Straight(torch.autograd.Function):
         return gradient
 
 
+def under_another_name():
+    turn = Reversed.apply
+    return lambda score, b, h, i, j: turn(score)
+
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.turn = Reversed.apply
+
+    def forward(self, score, b, h, i, j):
+        return self.turn(score)
+
+
+class OfFive(Reversed):
+    @staticmethod
+    def forward(ctx, score, b, h, i, j):
+        return score
+
+
 CUT = {
     "a function of autograd": lambda bias: lambda score, b, h, i, j: Straight.apply(score),
     "one that gives back what it was given": lambda bias: lambda score, b, h, i, j: Reversed.apply(score),
+    "under another name": lambda bias: under_another_name(),
+    "of a layer": lambda bias: Layer(),
+    "the score_mod itself": lambda bias: OfFive.apply,
+    "the score_mod itself, by a partial": lambda bias: functools.partial(OfFive.apply),
     "straight through": lambda bias: lambda score, b, h, i, j: score + (torch.tanh(score) - score).detach(),
     "a learned one": lambda bias: lambda score, b, h, i, j: score * 2 + bias[h].detach(),
     "no_grad": lambda bias: lambda score, b, h, i, j: score * under_no_grad(lambda: torch.tanh(score)),

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch.nn.attention import flex_attention as torch_flex
 
+_OF_SLICED: Any = getattr(torch_flex, "_sliced_mask_mod_error", None)  # of newer torch than 2.9
+
 
 def check_functions(score_mod: Any, block_mask: Any, mask_mod: Any) -> None:
     """Raises TypeError where one of them is no such thing."""
@@ -103,7 +105,7 @@ def check_operands(
             f"block_mask was created for block_mask.shape={block_mask.shape} but got q_len={lengths[0]} and "
             f"kv_len={lengths[1]}. Create one of these lengths, or cut it to them: block_mask._adjust{lengths}."
         )
-    if block_mask.mask_mod is torch_flex._sliced_mask_mod_error:
+    if _OF_SLICED is not None and block_mask.mask_mod is _OF_SLICED:
         raise RuntimeError("Cannot use mask_mod from a sliced BlockMask")
 
 

@@ -20,11 +20,30 @@ _BRANCH = (
 
 def _names_tensor(frame: types.FrameType) -> bool:
     """By torch's name, or by another one: a global, a cell, an argument; also among several."""
-    names = frame.f_code.co_names
-    if "Tensor" in names:
+    if "Tensor" in frame.f_code.co_names:
         return True
-    seen = [*frame.f_locals.values(), *[frame.f_globals.get(name) for name in names]]
-    return any([each is torch.Tensor for one in seen for each in (one if type(one) is tuple else (one,))])
+    return any([each is torch.Tensor for one in _seen(frame) for each in (one if type(one) is tuple else (one,))])
+
+
+def _seen(frame: types.FrameType) -> list[Any]:
+    """What its code may name: locals, cells, globals."""
+    return [*frame.f_locals.values(), *[frame.f_globals.get(name) for name in frame.f_code.co_names]]
+
+
+def is_cut(function: Any) -> bool:
+    """Whether it is the `apply` of an autograd.Function."""
+    owner = getattr(function, "__self__", None) if isinstance(function, _METHODS) else None
+    return isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
+
+
+def _may_cut(frame: types.FrameType) -> bool:
+    """Whether an autograd.Function may be asking from it: from torch 2.14 on `apply` is C, and has no frame."""
+    names = frame.f_code.co_names
+    if "apply" in names:
+        return True
+    seen = _seen(frame)
+    held = [vars(one).get(name) for one in seen if hasattr(one, "__dict__") for name in names]
+    return any(map(is_cut, seen + held))
 
 
 class Tracer(Protocol):
@@ -37,8 +56,9 @@ class Tracer(Protocol):
     def refuse_cut(self, cut: str, value: Any) -> None: ...
 
 
-# The modules from which autograd.Function.apply asks, of older and of newer torch.
+# The modules from which autograd.Function.apply asks in torch up to 2.13; later ones ask without a frame of their own.
 _WHERE_FUNCTIONS_ASK = ("torch._functorch.utils", "torch.autograd.function")
+_METHODS = (types.MethodType, types.BuiltinMethodType)
 
 
 class Symbolic:
@@ -56,9 +76,10 @@ class Symbolic:
         module = str(caller.f_globals.get("__name__")).split(".")[0]
         if module == "torch" and caller.f_code.co_name == "is_tensor":
             return torch.Tensor
-        if caller.f_globals.get("__name__") in _WHERE_FUNCTIONS_ASK:
+        is_ours = module in ("attune", "torch")
+        if caller.f_globals.get("__name__") in _WHERE_FUNCTIONS_ASK or (not is_ours and _may_cut(caller)):
             self._trace.refuse_cut("an autograd.Function", self)
-        if module not in ("attune", "torch") and _names_tensor(caller):
+        if not is_ours and _names_tensor(caller):
             raise Untranslatable(
                 "`isinstance` of a traced value in a function that names `Tensor`, which may ask for it: say "
                 "torch.is_tensor"

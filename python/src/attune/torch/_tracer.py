@@ -6,6 +6,7 @@ tensors stay tensors: a TorchFunctionMode notices where one is looked up by a sy
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from attune.torch._expression import Expression, Untranslatable, literal, name
 from attune.torch._numbers import Captured, constants, is_number, plain
 from attune.torch._operations import OPERATIONS, canonical_name
 from attune.torch._sizes import Sizes, is_symbolic
-from attune.torch._traced import PartialLookUp, Small, Symbolic, Traced, holds_traced
+from attune.torch._traced import PartialLookUp, Small, Symbolic, Traced, holds_traced, is_cut
 
 # What a function may ask a captured tensor without depending on its values.
 _METADATA = frozenset(
@@ -77,7 +78,10 @@ class Trace(TorchFunctionMode):
         self.captured.records = score is not None and torch.is_grad_enabled()
         try:
             with self:
-                found = function(*(Traced(self, argument) for argument in arguments))
+                given = tuple(Traced(self, argument) for argument in arguments)
+                if is_cut(function.func if isinstance(function, functools.partial) else function):
+                    self.refuse_cut("an autograd.Function", given)
+                found = function(*given)
                 if found is None:
                     raise Untranslatable("no `return`: it gave None")
                 return self.expression_of(found)

@@ -12,10 +12,7 @@ from torch.nn.attention import flex_attention as torch_flex
 MaskMod = Callable[[Any, Any, Any, Any], Any]
 
 # What torch's BlockMask holds, and this one makes when it is read; some versions of torch have more of it.
-_BLOCKS = frozenset(torch_flex.BlockMask._TENSOR_ATTRS + torch_flex.BlockMask._CONTEXT_ATTRS) - {
-    "seq_lengths", "BLOCK_SIZE", "mask_mod",
-}  # fmt: skip
-
+_BLOCKS = frozenset(inspect.signature(torch_flex.BlockMask).parameters) - {"seq_lengths", "BLOCK_SIZE", "mask_mod"}
 
 _create_blocks = torch_flex.create_block_mask  # whatever stands under the name later
 _CREATE_OPTIONS = frozenset(inspect.signature(_create_blocks).parameters)
