@@ -164,12 +164,11 @@ void Machine::note_fault(const Thread& thread, const Fault& found) {
 }
 
 bool Machine::may_run(const Thread& thread) const {
-  return !thread.is_done && (thread.awaited == nullptr ||
-                             (*thread.awaited & thread.awaited_bits) != thread.awaited_value);
+  return !thread.is_done && thread.awaits.holds();
 }
 
 void Machine::enter(Thread& thread, boost::context::fiber* self) {
-  thread.awaited = nullptr;
+  thread.awaits = {};
   thread.has_polled = false;
   current_ = &thread;
   std::move(thread.fiber).resume_with([self](boost::context::fiber&& left) {
@@ -193,7 +192,7 @@ Thread* Machine::lane_that_may_run() const {
 // Lets others run.
 void Machine::leave() {
   Thread& self = *current_;
-  Thread* const other = self.awaited == nullptr ? nullptr : lane_that_may_run();
+  Thread* const other = self.awaits.word == nullptr ? nullptr : lane_that_may_run();
   if (other != nullptr) {
     went_on_ = true;
     enter(*other, &self.fiber);
@@ -203,6 +202,24 @@ void Machine::leave() {
     self.fiber = std::move(left);
     return boost::context::fiber();
   });
+}
+
+void Machine::run_warp(Cta& cta, std::size_t warp) {
+  if (!cta.warps[warp].awaits.holds()) return;
+  const std::size_t begin = warp * kLanes;
+  const std::size_t end = std::min(begin + kLanes, cta.threads.size());
+  bool is_common = true;
+  for (std::size_t i = begin; i < end && fault_.empty(); ++i) {
+    Thread& thread = *cta.threads[i];
+    if (may_run(thread)) {
+      enter(thread, &scheduler_);
+      went_on_ |= !current_->has_polled;
+    }
+  }
+  for (std::size_t i = begin; i < end; ++i) {
+    is_common &= cta.threads[i]->awaits == cta.threads[begin]->awaits;
+  }
+  cta.warps[warp].awaits = is_common ? cta.threads[begin]->awaits : Condition();
 }
 
 // Whether anybody came further.
@@ -215,14 +232,7 @@ bool Machine::run_round() {
       const std::size_t first = order_ == Order::kRandom ? random_() % warps : 0;
       for (std::size_t w = 0; w < warps && fault_.empty(); ++w) {
         if (order_ == Order::kRandom && random_() % 4 == 0) continue;
-        const std::size_t begin = (first + w) % warps * kLanes;
-        const std::size_t end = std::min(begin + kLanes, cta->threads.size());
-        for (std::size_t i = begin; i < end && fault_.empty(); ++i) {
-          Thread& thread = *cta->threads[i];
-          if (!may_run(thread)) continue;
-          enter(thread, &scheduler_);
-          went_on_ |= !current_->has_polled;
-        }
+        run_warp(*cta, (first + w) % warps);
       }
       live += cta->live;
     }
@@ -281,15 +291,12 @@ void Machine::report_deadlock() {
         if (thread.is_done || ++count > 40) continue;
         waiting +=
             "\n  block " + std::to_string(cta->block) + ", warp " + std::to_string(i / kLanes);
-        if (thread.awaited == nullptr) {
+        const auto* const word = reinterpret_cast<const unsigned char*>(thread.awaits.word);
+        if (word == nullptr) {
           waiting += " polls";
-        } else if (reinterpret_cast<const unsigned char*>(thread.awaited) >= cta->shared &&
-                   reinterpret_cast<const unsigned char*>(thread.awaited) <
-                       cta->shared + kSharedBytes) {
-          waiting +=
-              " waits for the mbarrier at " +
-              std::to_string(reinterpret_cast<const unsigned char*>(thread.awaited) - cta->shared) +
-              ", parity " + std::to_string(thread.awaited_value);
+        } else if (word >= cta->shared && word < cta->shared + kSharedBytes) {
+          waiting += " waits for the mbarrier at " + std::to_string(word - cta->shared) +
+                     ", parity " + std::to_string(thread.awaits.value);
         } else {
           waiting += " waits for other threads";
         }
@@ -314,9 +321,7 @@ void Machine::as(Thread& thread, const std::function<void()>& work) {
 void Machine::wait(const u32* word, u32 bits, u32 value) {
   Thread& thread = *current_;
   while ((*word & bits) == value) {
-    thread.awaited = word;
-    thread.awaited_bits = bits;
-    thread.awaited_value = value;
+    thread.awaits = {word, bits, value};
     leave();
   }
 }

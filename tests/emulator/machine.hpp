@@ -43,14 +43,20 @@ struct Meeting {
 
 struct Cta;
 
+// That these bits of a word differ from a value. Without a word: none, it holds.
+struct Condition {
+  const u32* word = nullptr;
+  u32 bits = 0, value = 0;
+  bool holds() const { return word == nullptr || (*word & bits) != value; }
+  bool operator==(const Condition&) const = default;
+};
+
 struct Thread {
   Cta* cta = nullptr;
   int index = 0;
   bool is_done = false;
   bool has_polled = false;  // it ran, and came no further
-  // It waits until these bits of the word differ from the value.
-  const u32* awaited = nullptr;
-  u32 awaited_bits = 0, awaited_value = 0;
+  Condition awaits;
   u32 cluster_generation = 0;  // in which it arrived at the cluster's barrier
   boost::context::fiber fiber;
   using Work = std::function<void()>;
@@ -61,6 +67,7 @@ struct Thread {
 
 struct Warp {
   int live = 0;
+  Condition awaits;  // of all its threads; without a word they differ
   Meeting meeting;
   std::array<std::array<u32, 10>, kLanes> words;  // what each lane brings, and takes away
 };
@@ -140,6 +147,7 @@ class Machine {
   void start_thread(Thread& thread, std::byte* stack);
   void end_cluster(std::size_t at);
   bool run_round();
+  void run_warp(Cta& cta, std::size_t warp);
   bool may_run(const Thread& thread) const;
   // Goes on with a thread; what runs until then is kept in `self`.
   void enter(Thread& thread, boost::context::fiber* self);
