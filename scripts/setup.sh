@@ -10,7 +10,7 @@ set -euo pipefail
 packages=(
   g++ cmake ninja-build make pkgconf
   libyaml-cpp-dev libsqlitecpp-dev libsqlite3-dev libfmt-dev libcli11-dev
-  nlohmann-json3-dev libxxhash-dev
+  nlohmann-json3-dev libxxhash-dev libboost-context-dev
   libgtest-dev libgmock-dev librapidcheck-dev libbenchmark-dev
   llvm-19-dev libclang-19-dev lld-19 clang-19 zlib1g-dev libzstd-dev
 )

@@ -1,6 +1,7 @@
 // The CUDA driver's functions that Attune and its tests call, of one emulated GPU. Everything is
 // done when it is asked for; a capture keeps it.
 #include <dlfcn.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -236,18 +237,28 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
 CUresult cuMemAlloc_v2(CUdeviceptr* pointer, std::size_t bytes) {
   const Locked locked(lock());
   if (bytes == 0) return kCudaErrorInvalidValue;
-  void* const made = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-  if (made == nullptr) return kOutOfMemory;
-  std::memset(made, 0xFF, bytes);
-  emu::remember_memory(made, bytes);
-  *pointer = reinterpret_cast<CUdeviceptr>(made);
+  // Its end is a page's, and behind that is a page that nobody may touch.
+  constexpr std::size_t kPage = 4096, kAlignment = 256;
+  const std::size_t used = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  const std::size_t pages = (used + kPage - 1) / kPage * kPage;
+  void* const made = mmap(nullptr, pages + kPage, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (made == MAP_FAILED) return kOutOfMemory;
+  mprotect(static_cast<char*>(made) + pages, kPage, PROT_NONE);
+  void* const start = static_cast<char*>(made) + (pages - used);
+  std::memset(start, 0xFF, bytes);
+  emu::remember_memory(start, bytes);
+  *pointer = reinterpret_cast<CUdeviceptr>(start);
   return kCudaSuccess;
 }
 CUresult cuMemFree_v2(CUdeviceptr pointer) {
   const Locked locked(lock());
-  void* const made = reinterpret_cast<void*>(pointer);
-  if (!emu::forget_memory(made)) return kCudaErrorInvalidValue;
-  std::free(made);
+  constexpr std::uintptr_t kPage = 4096;
+  const std::size_t bytes = emu::forget_memory(reinterpret_cast<void*>(pointer));
+  if (bytes == 0) return kCudaErrorInvalidValue;
+  const std::uintptr_t begin = pointer / kPage * kPage;
+  const std::uintptr_t end = (pointer + bytes + kPage - 1) / kPage * kPage + kPage;
+  munmap(reinterpret_cast<void*>(begin), end - begin);
   return kCudaSuccess;
 }
 CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void* from, std::size_t bytes) {

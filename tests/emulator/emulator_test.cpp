@@ -22,7 +22,8 @@ extern "C" __global__ void copy(const __grid_constant__ Params p) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"((unsigned)address),
                "l"(p.from + threadIdx.x), "r"(4));
   asm volatile("cp.async.commit_group;" ::: "memory");
-)" + wait + R"(
+)" + wait +
+         R"(
   p.to[threadIdx.x] = held[31 - threadIdx.x];
 })";
 }

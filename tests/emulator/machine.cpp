@@ -9,8 +9,9 @@
 namespace emu {
 namespace {
 
-constexpr std::size_t kStackBytes = 96 << 10;
-constexpr int kPollRounds = 5000;  // that nothing but polling may go on for
+constexpr std::size_t kStackBytes = 256 << 10;
+constexpr u64 kStackEnd = 0x600DC0DE600DC0DEull;  // in a stack's last word
+constexpr int kPollRounds = 5000;                 // that nothing but polling may go on for
 
 struct ThreadEnd {};
 
@@ -37,9 +38,13 @@ int generation = 1, generation_seen = 0;  // of `memory`, and of what was found 
 void remember_memory(void* address, std::size_t bytes) {
   memory()[reinterpret_cast<u64>(address)] = bytes;
 }
-bool forget_memory(void* address) {
+std::size_t forget_memory(void* address) {
+  const auto found = memory().find(reinterpret_cast<u64>(address));
+  if (found == memory().end()) return 0;
+  const std::size_t bytes = found->second;
+  memory().erase(found);
   ++generation;
-  return memory().erase(reinterpret_cast<u64>(address)) > 0;
+  return bytes;
 }
 
 Machine machine;
@@ -131,11 +136,13 @@ void Machine::start_cluster() {
 }
 
 void Machine::start_thread(Thread& thread, std::byte* stack) {
+  u64& last = *reinterpret_cast<u64*>(stack);
+  last = kStackEnd;
   thread.copy_groups.emplace_back();
   thread.store_groups.emplace_back();
   thread.product_groups.emplace_back();
   thread.fiber = boost::context::fiber(
-      std::allocator_arg, LentStack{stack}, [this, &thread](boost::context::fiber&&) {
+      std::allocator_arg, LentStack{stack}, [this, &thread, &last](boost::context::fiber&&) {
         try {
           try {
             launch_->kernel->run();
@@ -146,6 +153,7 @@ void Machine::start_thread(Thread& thread, std::byte* stack) {
           if (thread.store_groups.size() > 1 || !thread.store_groups.front().empty()) {
             throw Fault("a thread ended before its stores had read their shared memory");
           }
+          if (last != kStackEnd) throw Fault("a thread needs more stack than the emulator has");
           --own.live;
           --group().live;
           --cta().live;

@@ -186,8 +186,8 @@ extern Machine machine;
 // Tells an mbarrier of bytes that are there.
 void mbarrier_complete(u32 barrier, u32 bytes);
 
-// Device memory: what the driver has given out.
+// Device memory: what the driver has given out. Forgetting tells its bytes, or 0.
 void remember_memory(void* address, std::size_t bytes);
-bool forget_memory(void* address);
+std::size_t forget_memory(void* address);
 
 }  // namespace emu

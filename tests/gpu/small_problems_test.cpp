@@ -86,8 +86,7 @@ TEST_P(SmallBackward, IsRight) {
   const AttentionSpec spec = spec_of(GetParam());
   const std::vector<KernelPlan> chosen = plans(spec, Pass::kBackward);
   if (chosen.empty()) GTEST_SKIP() << "no Hopper GPU";
-  const KernelPlan forward =
-      cheapest_of_both_passes(spec, kShape, bank_.device().facts()).forward;
+  const KernelPlan forward = cheapest_of_both_passes(spec, kShape, bank_.device().facts()).forward;
   EXPECT_TRUE(judge_backward(spec, kShape, 6, forward, chosen));
 }
 
@@ -99,14 +98,18 @@ INSTANTIATE_TEST_SUITE_P(
         Small{"Relaxed128", "dtype: bf16\nhead_dim: 128\naccuracy: relaxed\n"},
         Small{"InOrder128", "dtype: fp16\nhead_dim: 128\nmask: causal\ndeterministic: true\n"},
         Small{"Wide", "dtype: bf16\nhead_dim: {qk: 192, v: 128}\n"},
-        Small{"Learned",
-              "dtype: bf16\nhead_dim: 64\nmask: causal\nscore: score + slope[h] * (kv_idx - q_idx)\n"
-              "tensors: {slope: {dtype: float32, dims: [heads], grad: true}}\n"},
+        Small{
+            "Learned",
+            "dtype: bf16\nhead_dim: 64\nmask: causal\nscore: score + slope[h] * (kv_idx - q_idx)\n"
+            "tensors: {slope: {dtype: float32, dims: [heads], grad: true}}\n"},
         Small{"Dropout", "dtype: bf16\nhead_dim: 64\nmask: causal\ndropout: 0.2\n"},
         Small{"Fp32", "dtype: fp32\nhead_dim: 64\n"}),
     name_of);
 
 // Sequences of their own lengths, packed or in pages.
+constexpr std::uint64_t kSeed = 1;
+constexpr int kMost = 3, kLongest = 150;
+
 class SmallSequences : public testing::TestWithParam<Small> {};
 
 TEST_P(SmallSequences, AreRight) {
@@ -121,14 +124,12 @@ TEST_P(SmallSequences, AreRight) {
     SCOPED_TRACE(to_string(plan));
     const auto kernel = bank.get(spec, plan);
     ASSERT_TRUE(kernel.ok()) << render(kernel.error());
-    for (const std::uint64_t seed : {1, 2}) {
-      if (is_paged(spec)) {
-        check_case(bank.device(), **kernel, spec,
-                   paged::random_case(spec, Arithmetic::kMatrixUnit, seed, 150));
-      } else {
-        check_case(bank.device(), **kernel, spec,
-                   packed::random_case(spec, Arithmetic::kMatrixUnit, seed, 3, 150));
-      }
+    if (is_paged(spec)) {
+      check_case(bank.device(), **kernel, spec,
+                 paged::random_case(spec, Arithmetic::kMatrixUnit, kSeed, kLongest));
+    } else {
+      check_case(bank.device(), **kernel, spec,
+                 packed::random_case(spec, Arithmetic::kMatrixUnit, kSeed, kMost, kLongest));
     }
   }
 }
