@@ -33,7 +33,11 @@ using Graph = std::vector<Work>;
 
 struct Context {
 } the_context;
-thread_local std::vector<CUcontext> contexts;
+// Left behind: hosts free what they have at the process' end, when a thread's objects are gone.
+std::vector<CUcontext>& contexts() {
+  thread_local auto* const own = new std::vector<CUcontext>;
+  return *own;
+}
 
 CUcontext own_context() { return reinterpret_cast<CUcontext>(&the_context); }
 
@@ -143,21 +147,21 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
 }
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) { return kCudaSuccess; }
 CUresult cuCtxGetCurrent(CUcontext* context) {
-  return *context = contexts.empty() ? nullptr : contexts.back(), kCudaSuccess;
+  return *context = contexts().empty() ? nullptr : contexts().back(), kCudaSuccess;
 }
 CUresult cuCtxSetCurrent(CUcontext context) {
-  if (!contexts.empty()) contexts.pop_back();
-  if (context != nullptr) contexts.push_back(context);
+  if (!contexts().empty()) contexts().pop_back();
+  if (context != nullptr) contexts().push_back(context);
   return kCudaSuccess;
 }
 CUresult cuCtxPushCurrent_v2(CUcontext context) {
-  contexts.push_back(context);
+  contexts().push_back(context);
   return kCudaSuccess;
 }
 CUresult cuCtxPopCurrent_v2(CUcontext* context) {
-  if (contexts.empty()) return kCudaErrorInvalidValue;
-  if (context != nullptr) *context = contexts.back();
-  contexts.pop_back();
+  if (contexts().empty()) return kCudaErrorInvalidValue;
+  if (context != nullptr) *context = contexts().back();
+  contexts().pop_back();
   return kCudaSuccess;
 }
 CUresult cuCtxGetDevice(CUdevice* device) { return *device = 0, kCudaSuccess; }

@@ -28,7 +28,7 @@ struct LentStack {
 };
 
 std::map<u64, std::size_t>& memory() {
-  static std::map<u64, std::size_t> blocks;
+  static auto& blocks = *new std::map<u64, std::size_t>;  // freed from at the process' end
   return blocks;
 }
 int generation = 1, generation_seen = 0;  // of `memory`, and of what was found in it last
