@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 
 #include <cstdint>
-#include <cstdlib>
-#include <limits>
 #include <set>
 
 #include "generator/expr/alignment.hpp"
+#include "generator/expr/arithmetic.hpp"
 #include "generator/expr/mask_probe.hpp"
 #include "generator/expr/static_range.hpp"
 #include "generator/spec/yaml_tree.hpp"
@@ -28,19 +27,23 @@ void collect(const expr::Expr& e, ReadSlots& read) {
 // A sum or difference of a constant and a number of a known range that leaves int32 where the
 // number is large: mostly a window "without an end" of INT_MAX. Of what may be anything, as what a
 // launch brings, nothing is told, nor of positions below 0, where a mask seldom asks.
-expr::Expr find_wrapping(const expr::Expr& e) {
-  using Limits = std::numeric_limits<std::int32_t>;
-  if ((e->op == expr::Op::kAdd || e->op == expr::Op::kSubtract) && e->type == expr::Type::kInt32) {
-    const bool constant_first = e->args[0]->op == expr::Op::kInt;
-    const expr::Expr &constant = e->args[constant_first ? 0 : 1],
-                     &number = e->args[constant_first ? 1 : 0];
-    const std::int64_t most = expr::static_range(number).hi;
-    if (constant->op == expr::Op::kInt && most < Limits::max()) {
-      const std::int64_t sum =
-          e->op == expr::Op::kAdd ? constant->int_value + most : constant->int_value - most;
-      if (std::abs(sum) > Limits::max()) return e;
-    }
+bool wraps_by_constant(const expr::Expr& e) {
+  if (e->type != expr::Type::kInt32 || (e->op != expr::Op::kAdd && e->op != expr::Op::kSubtract)) {
+    return false;
   }
+  const bool constant_first = e->args[0]->op == expr::Op::kInt;
+  const expr::Expr& constant = e->args[constant_first ? 0 : 1];
+  if (constant->op != expr::Op::kInt) return false;
+  const std::int64_t most = expr::static_range(e->args[constant_first ? 1 : 0]).hi;
+  if (most == expr::kInt32Max) return false;
+  const std::int64_t value = constant->int_value;
+  return !expr::fits_int32(e->op == expr::Op::kAdd ? value + most
+                           : constant_first        ? value - most
+                                                   : most - value);
+}
+
+expr::Expr find_wrapping(const expr::Expr& e) {
+  if (wraps_by_constant(e)) return e;
   for (const expr::Expr& arg : e->args) {
     if (expr::Expr found = find_wrapping(arg)) return found;
   }
@@ -102,7 +105,7 @@ class Warnings {
     for (const expr::Expr& e : {spec_.mask, spec_.score, spec_.sink}) {
       const expr::Expr found = e ? find_wrapping(e) : nullptr;
       if (!found) continue;
-      add("spec-wraps", found->span, "this leaves int32 and wraps: its sign turns",
+      add("spec-wraps", found->span, "this can leave int32 and wrap: its sign turns",
           "a window without an end on one side is a comparison left out; 1 << 30 is far enough "
           "too");
     }

@@ -82,8 +82,10 @@ constexpr const char* kMinimal = "--minimal";
 
 // nvrtcVersion leaves out the last number. An error names it: a program that ends there takes half
 // of what an empty one does, and neither does anything that the first kernel would do otherwise.
+// All versions word that of an unknown name alike; of a type's arguments 12.1 tells nothing.
 constexpr const char* kTellBuild =
-    "template <int build> struct Build;\nBuild<__CUDACC_VER_BUILD__> build;\n";
+    "#define NAME(build) build_##build\n#define EXPAND(macro) NAME(macro)\n"
+    "EXPAND(__CUDACC_VER_BUILD__) told;\n";
 
 // What NVRTC says of that program; empty where it does not know the option.
 std::string told_build(const NvrtcApi& api, const char* option) {
@@ -100,10 +102,10 @@ std::string told_build(const NvrtcApi& api, const char* option) {
 // "13.0.88"; the release alone where `told` has no build.
 std::string full_version(std::string_view told, int major, int minor) {
   const std::string release = fmt::format("{}.{}", major, minor);
-  constexpr std::string_view kType = "\"Build<";
-  const std::size_t named = told.find(kType);
+  constexpr std::string_view kName = "\"build_";
+  const std::size_t named = told.find(kName);
   if (named == std::string_view::npos) return release;
-  const std::string_view build = told.substr(named + kType.size());
+  const std::string_view build = told.substr(named + kName.size());
   return fmt::format("{}.{}", release, build.substr(0, build.find_first_not_of("0123456789")));
 }
 

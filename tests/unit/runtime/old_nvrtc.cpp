@@ -7,7 +7,7 @@
 namespace {
 constexpr int kInvalidOption = 5;
 constexpr int kErrorCompilation = 6;
-constexpr std::string_view kLog = "error: incomplete type \"Build<140>\" is not allowed\n";
+constexpr std::string_view kLog = "error: identifier \"build_140\" is undefined\n";
 // Whether a program is being read that has something wrong with it.
 bool is_wrong = false;
 int size_of_nothing(std::size_t* size) {
