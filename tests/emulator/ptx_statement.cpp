@@ -165,12 +165,23 @@ class Statement {
     while (!in.at_end() && !TextCursor::is_space(in.peek())) name += in.take();
     const std::string rest = trimmed(in.take_item('\0'));
     if (name == "bra") return fmt::format("{}goto {}_{};", condition, rest, number_);
-    const std::string_view lists = name.starts_with("wgmma.mma_async") ? "registers" : "list";
+    if (name.starts_with(kGroupProduct)) return condition + group_product(name, rest);
     for (char& c : name) {
       if (c == '.' || c == ':') c = '_';
     }
     return fmt::format("{}::emu::{}({});", condition, name,
-                       fmt::join(arguments(rest, lists), ", "));
+                       fmt::join(arguments(rest, "list"), ", "));
+  }
+
+  // `wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16`: one function of all widths.
+  static constexpr std::string_view kGroupProduct = "wgmma.mma_async.sync.aligned.m64n";
+  static std::string group_product(std::string_view name, std::string_view rest) {
+    TextCursor in(name.substr(kGroupProduct.size()));
+    const std::string_view shape = in.take_word();  // 128k16
+    const std::string_view element = name.substr(name.rfind('.') + 1);
+    return fmt::format("::emu::wgmma_mma_async({}, ::emu::Element::{}, {});",
+                       shape.substr(0, shape.find('k')), element,
+                       fmt::join(arguments(rest, "registers"), ", "));
   }
 
   // `a, [b + 4, {c, d}]` as a, b + 4, list(c, d), where lists are made by `lists`.
