@@ -19,7 +19,7 @@ u32 swizzled(u32 offset, u32 mode) { return offset ^ (offset >> 7 & ((1u << mode
 // Calls each(shared offset, global address, bytes) for pieces of a box; the address is 0 outside of
 // the tensor. A piece is 16 bytes that a swizzle keeps together, or less where the tensor ends.
 template <typename Each>
-void for_box(const TensorMap& map, const std::array<int, 5>& at, const Each& each) {
+void for_box(const TensorMap& map, const Position& at, const Each& each) {
   std::array<u32, 5> in_box{};
   const u32 row_bytes = map.box[0] * map.element_bytes;
   for (u32 row = 0;; ++row) {
@@ -65,10 +65,19 @@ TensorMap read_map(u64 address, int rank) {
   return map;
 }
 
-std::array<int, 5> position(const int* at, int rank) {
-  std::array<int, 5> all{};
-  std::copy(at, at + rank, all.begin());
-  return all;
+// Work of the thread's own, which it waits for by groups.
+using Groups = std::deque<std::vector<Thread::Work>>;
+void do_now_or_in_group(Groups& groups, Thread::Work work) {
+  if (!machine.is_late()) return work();
+  groups.back().push_back(std::move(work));
+}
+
+// All groups but the latest `left` ones that are committed.
+void finish(Groups& groups, int left) {
+  while (groups.size() > static_cast<std::size_t>(left) + 1) {
+    for (const Thread::Work& work : groups.front()) work();
+    groups.pop_front();
+  }
 }
 
 }  // namespace
@@ -76,32 +85,16 @@ std::array<int, 5> position(const int* at, int rank) {
 void copy_async(u32 to, u64 from, u32 bytes, u32 read) {
   shared_memory(to, bytes);
   if (read > 0) global_memory(from, bytes);
-  Thread& thread = machine.current();
-  auto work = [=] {
+  do_now_or_in_group(machine.current().copy_groups, [=] {
     void* const place = shared_memory(to, bytes);
     std::memset(place, 0, bytes);
     if (read > 0) std::memcpy(place, global_memory(from, bytes), read);
-  };
-  if (machine.is_late())
-    thread.copy_groups.back().push_back(work);
-  else
-    work();
+  });
 }
 
 void copy_commit() { machine.current().copy_groups.emplace_back(); }
 
-namespace {
-void finish(std::deque<std::vector<Thread::Work>>& groups, std::size_t left) {
-  while (groups.size() > left + 1) {
-    for (const Thread::Work& work : groups.front()) work();
-    groups.pop_front();
-  }
-}
-}  // namespace
-
-void copy_wait(int groups) {
-  finish(machine.current().copy_groups, static_cast<std::size_t>(groups));
-}
+void copy_wait(int groups) { finish(machine.current().copy_groups, groups); }
 
 void copy_arrive(u32 barrier) {
   Thread& thread = machine.current();
@@ -135,51 +128,41 @@ void store_async(u32 to, const u32* words, int count, u32 barrier) {
   });
 }
 
-void tensor_load(u32 to, u64 map_address, const int* at, int rank, u32 barrier, u32 ctas) {
+void tensor_load(u32 to, u64 map_address, const Position& at, int rank, u32 barrier, u32 ctas) {
   const TensorMap map = read_map(map_address, rank);
-  const std::array<int, 5> place = position(at, rank);
   if (to % 128 != 0) throw Fault("a box is not aligned to 128 bytes");
-  const u32 offset_bits = (1u << kRankShift) - 1;
   if (ctas == 0) ctas = 1u << (to >> kRankShift);
   do_now_or_later([=] {
     const std::size_t size = machine.cta().cluster->ctas.size();
     for (u32 rank_to = 0; rank_to < size; ++rank_to) {
       if ((ctas >> rank_to & 1) == 0) continue;
-      const u32 base = rank_to << kRankShift | (to & offset_bits);
-      for_box(map, place, [&](u32 offset, u64 address, u32 bytes) {
+      const u32 base = rank_to << kRankShift | (to & kOffsetBits);
+      for_box(map, at, [&](u32 offset, u64 address, u32 bytes) {
         void* const cell = shared_memory(swizzled(base + offset, map.swizzle), bytes);
         if (address == 0)
           std::memset(cell, 0, bytes);
         else
           std::memcpy(cell, global_memory(address, bytes), bytes);
       });
-      mbarrier_complete(rank_to << kRankShift | (barrier & offset_bits), box_bytes(map));
+      mbarrier_complete(rank_to << kRankShift | (barrier & kOffsetBits), box_bytes(map));
     }
   });
 }
 
-void tensor_store(u64 map_address, const int* at, int rank, u32 from) {
+void tensor_store(u64 map_address, const Position& at, int rank, u32 from) {
   const TensorMap map = read_map(map_address, rank);
-  const std::array<int, 5> place = position(at, rank);
   if (from % 128 != 0) throw Fault("a box is not aligned to 128 bytes");
-  auto work = [=] {
-    for_box(map, place, [&](u32 offset, u64 address, u32 bytes) {
+  do_now_or_in_group(machine.current().store_groups, [=] {
+    for_box(map, at, [&](u32 offset, u64 address, u32 bytes) {
       const void* const cell = shared_memory(swizzled(from + offset, map.swizzle), bytes);
       if (address != 0) std::memcpy(global_memory(address, bytes), cell, bytes);
     });
-  };
-  if (machine.is_late()) {
-    machine.current().store_groups.back().push_back(work);
-  } else {
-    work();
-  }
+  });
 }
 
 void store_commit() { machine.current().store_groups.emplace_back(); }
 
-void store_wait(int groups) {
-  finish(machine.current().store_groups, static_cast<std::size_t>(groups));
-}
+void store_wait(int groups) { finish(machine.current().store_groups, groups); }
 
 // OCP 8-bit floating point, e4m3: to nearest even, saturating.
 unsigned char narrowed_e4m3(float x) {

@@ -41,8 +41,6 @@ std::vector<CUcontext>& contexts() {
 
 CUcontext own_context() { return reinterpret_cast<CUcontext>(&the_context); }
 
-CUresult enqueue(CUstream stream, Work work);
-
 }  // namespace
 
 struct CUstream_st {

@@ -125,7 +125,6 @@ void Machine::start_cluster() {
       thread->cta = cta.get();
       thread->index = static_cast<int>(i);
       ++cta->warps[i / kLanes].live;
-      ++cta->groups[i / kGroupThreads].live;
       start_thread(*thread,
                    running->stacks + (std::size_t{rank} * launch_->threads + i) * kStackBytes);
       cta->threads.push_back(std::move(thread));
@@ -155,7 +154,6 @@ void Machine::start_thread(Thread& thread, std::byte* stack) {
           }
           if (last != kStackEnd) throw Fault("a thread needs more stack than the emulator has");
           --own.live;
-          --group().live;
           --cta().live;
         } catch (const Fault& found) {
           note_fault(thread, found);
@@ -371,7 +369,7 @@ void* global_memory(u64 address, u32 bytes) {
 
 void* shared_memory(u32 address, u32 bytes) {
   const Cluster& cluster = *machine.cta().cluster;
-  const u32 rank = address >> kRankShift, offset = address & ((1u << kRankShift) - 1);
+  const u32 rank = address >> kRankShift, offset = address & kOffsetBits;
   if (rank >= cluster.ctas.size()) throw Fault("a shared address of no CTA of the cluster");
   const Cta& cta = *cluster.ctas[rank];
   if (offset % bytes != 0) throw Fault("a shared address is not aligned");

@@ -24,7 +24,6 @@
 
 namespace emu {
 
-constexpr u32 kRankShift = 24;           // a shared address bears its CTA's rank in the cluster
 constexpr u32 kDynamicOffset = 1024;     // where dynamic shared memory begins
 constexpr u32 kSharedBytes = 256 << 10;  // what a product's descriptor can name
 constexpr int kLanes = 32;
@@ -73,7 +72,6 @@ struct Warp {
 };
 
 struct Warpgroup {
-  int live = 0;
   Meeting meeting;
   bool is_late = false;  // its products
 };

@@ -1,6 +1,8 @@
 // What translated kernels ask of the machine that runs them. All of it is of the thread that runs.
 #pragma once
 
+#include <array>
+
 namespace emu {
 
 using u16 = unsigned short;
@@ -39,6 +41,9 @@ u32 shared_address(const void* pointer);
 unsigned char* dynamic_shared();
 void* static_shared(int number, u64 bytes, u64 alignment);
 
+// A shared address bears its CTA's rank in the cluster.
+constexpr u32 kRankShift = 24, kOffsetBits = (1u << kRankShift) - 1;
+
 // Asynchronous copies.
 void copy_async(u32 to, u64 from, u32 bytes, u32 read);
 void copy_commit();
@@ -46,9 +51,10 @@ void copy_wait(int groups);
 void copy_arrive(u32 barrier);
 void bulk_load(u32 to, u64 from, u32 bytes, u32 barrier);
 void store_async(u32 to, const u32* words, int count, u32 barrier);
+using Position = std::array<int, 5>;
 // `ctas`: a bit for each CTA of the cluster; 0: the one that asks.
-void tensor_load(u32 to, u64 map, const int* at, int rank, u32 barrier, u32 ctas);
-void tensor_store(u64 map, const int* at, int rank, u32 from);
+void tensor_load(u32 to, u64 map, const Position& at, int rank, u32 barrier, u32 ctas);
+void tensor_store(u64 map, const Position& at, int rank, u32 from);
 void store_commit();
 void store_wait(int groups);
 

@@ -24,8 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr nvrtcResult kCompilationError = 6;
-
 std::string contents(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   return std::string(std::istreambuf_iterator<char>(in), {});
@@ -114,7 +112,6 @@ nvrtcResult nvrtcDestroyProgram(nvrtcProgram* program) {
 }
 nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const char* const* options) {
   try {
-    if (program->source.empty()) return 0;
     const std::string code =
         compiled(program->source, option(count, options, "--gpu-architecture="), &program->log);
     emu::ImageHead head{};
@@ -124,15 +121,8 @@ nvrtcResult nvrtcCompileProgram(nvrtcProgram program, int count, const char* con
     return 0;
   } catch (const std::exception& found) {
     program->log = found.what();
-    return kCompilationError;
+    return attune::kNvrtcErrorCompilation;
   }
-}
-nvrtcResult nvrtcGetPTXSize(nvrtcProgram program, std::size_t* bytes) {
-  return *bytes = program->image.size() + 1, 0;
-}
-nvrtcResult nvrtcGetPTX(nvrtcProgram program, char* ptx) {
-  std::memcpy(ptx, program->image.data(), program->image.size());
-  return ptx[program->image.size()] = '\0', 0;
 }
 nvrtcResult nvrtcGetCUBINSize(nvrtcProgram program, std::size_t* bytes) {
   return *bytes = program->image.size(), 0;

@@ -31,26 +31,20 @@ void store_list(void* to, const List& a) {
   u32* words = static_cast<u32*>(to);
   std::apply([&](const auto&... each) { ((*words++ = each), ...); }, a);
 }
-template <typename List>
-constexpr unsigned bytes_of(const List&) {
-  return 4 * std::tuple_size_v<List>;
-}
-template <typename List>
-void ld_global_nc_v4_b32(const List& d, u64 a) {
-  load_list(d, global_memory(a, bytes_of(d)));
-}
-template <typename List>
-void ld_global_cg_v4_f32(const List& d, u64 a) {
-  load_list(d, global_memory(a, bytes_of(d)));
-}
-template <typename List>
-void st_global_v4_b32(u64 a, const List& b) {
-  store_list(global_memory(a, bytes_of(b)), b);
-}
-template <typename List>
-void st_global_v2_b32(u64 a, const List& b) {
-  store_list(global_memory(a, bytes_of(b)), b);
-}
+#define EMU_LOAD(name, memory)                            \
+  template <typename List, typename Address>              \
+  void name(const List& d, Address a) {                   \
+    load_list(d, memory(a, 4 * std::tuple_size_v<List>)); \
+  }
+#define EMU_STORE(name, memory)                            \
+  template <typename List, typename Address>               \
+  void name(Address a, const List& b) {                    \
+    store_list(memory(a, 4 * std::tuple_size_v<List>), b); \
+  }
+EMU_LOAD(ld_global_nc_v4_b32, global_memory)
+EMU_LOAD(ld_global_cg_v4_f32, global_memory)
+EMU_STORE(st_global_v4_b32, global_memory)
+EMU_STORE(st_global_v2_b32, global_memory)
 inline void prefetch_global_L1(u64) {}
 inline void cp_async_bulk_prefetch_L2_global(u64, u32) {}
 inline void prefetch_tensormap(u64) {}
@@ -93,38 +87,16 @@ T& shared(u32 address) {
 inline void cvta_to_shared_u64(u64& d, u64 a) { d = shared_address(reinterpret_cast<void*>(a)); }
 inline void ld_shared_b32(u32& d, u32 a) { d = shared<u32>(a); }
 inline void st_shared_b32(u32 a, u32 b) { shared<u32>(a) = b; }
-template <typename List>
-void ld_shared_v2_b32(const List& d, u32 a) {
-  load_list(d, shared_memory(a, bytes_of(d)));
-}
-template <typename List>
-void ld_shared_v2_f32(const List& d, u32 a) {
-  load_list(d, shared_memory(a, bytes_of(d)));
-}
-template <typename List>
-void ld_shared_v4_b32(const List& d, u32 a) {
-  load_list(d, shared_memory(a, bytes_of(d)));
-}
-template <typename List>
-void ld_shared_v4_f32(const List& d, u32 a) {
-  load_list(d, shared_memory(a, bytes_of(d)));
-}
-template <typename List>
-void st_shared_v2_b32(u32 a, const List& b) {
-  store_list(shared_memory(a, bytes_of(b)), b);
-}
-template <typename List>
-void st_shared_v2_f32(u32 a, const List& b) {
-  store_list(shared_memory(a, bytes_of(b)), b);
-}
-template <typename List>
-void st_shared_v4_b32(u32 a, const List& b) {
-  store_list(shared_memory(a, bytes_of(b)), b);
-}
-template <typename List>
-void st_shared_v4_f32(u32 a, const List& b) {
-  store_list(shared_memory(a, bytes_of(b)), b);
-}
+EMU_LOAD(ld_shared_v2_b32, shared_memory)
+EMU_LOAD(ld_shared_v2_f32, shared_memory)
+EMU_LOAD(ld_shared_v4_b32, shared_memory)
+EMU_LOAD(ld_shared_v4_f32, shared_memory)
+EMU_STORE(st_shared_v2_b32, shared_memory)
+EMU_STORE(st_shared_v2_f32, shared_memory)
+EMU_STORE(st_shared_v4_b32, shared_memory)
+EMU_STORE(st_shared_v4_f32, shared_memory)
+#undef EMU_LOAD
+#undef EMU_STORE
 inline void atom_shared_add_u32(u32& d, u32 a, u32 b) {
   d = shared<u32>(a);
   shared<u32>(a) = d + b;
@@ -136,7 +108,9 @@ inline void red_shared_max_s32(u32 a, u32 b) {
 }
 inline void red_shared_or_b32(u32 a, u32 b) { shared<u32>(a) |= b; }
 inline void red_relaxed_cluster_shared__cluster_or_b32(u32 a, u32 b) { shared<u32>(a) |= b; }
-inline void mapa_shared__cluster_u32(u32& d, u32 a, u32 rank) { d = (a & 0xFFFFFFu) | rank << 24; }
+inline void mapa_shared__cluster_u32(u32& d, u32 a, u32 rank) {
+  d = (a & kOffsetBits) | rank << kRankShift;
+}
 template <typename List>
 void st_async_shared__cluster_mbarrier__complete_tx__bytes_v2_f32(u32 a, const List& b, u32 told) {
   u32 words[std::tuple_size_v<List>];
@@ -164,10 +138,13 @@ inline void cp_async_bulk_shared__cluster_global_mbarrier__complete_tx__bytes(u3
   bulk_load(to, from, bytes, barrier);
 }
 template <typename List>
+Position position(const List& at) {
+  const auto of = [](const auto&... each) { return Position{static_cast<int>(each)...}; };
+  return std::apply(of, at);
+}
+template <typename List>
 void box_load(u32 to, u64 map, const List& at, u32 barrier, u32 ctas) {
-  int coordinates[5] = {}, *each = coordinates;
-  std::apply([&](const auto&... one) { ((*each++ = static_cast<int>(one)), ...); }, at);
-  tensor_load(to, map, coordinates, std::tuple_size_v<List>, barrier, ctas);
+  tensor_load(to, map, position(at), std::tuple_size_v<List>, barrier, ctas);
 }
 constexpr u32 kOwnCta = 0;
 template <typename List>
@@ -192,9 +169,7 @@ void cp_async_bulk_tensor_5d_shared__cluster_global_mbarrier__complete_tx__bytes
 }
 template <typename List>
 void cp_async_bulk_tensor_4d_global_shared__cta_bulk_group(u64 map, const List& at, u32 from) {
-  int coordinates[5] = {}, *each = coordinates;
-  std::apply([&](const auto&... one) { ((*each++ = static_cast<int>(one)), ...); }, at);
-  tensor_store(map, coordinates, std::tuple_size_v<List>, from);
+  tensor_store(map, position(at), std::tuple_size_v<List>, from);
 }
 template <typename List>
 void cp_async_bulk_tensor_5d_global_shared__cta_bulk_group(u64 map, const List& at, u32 from) {

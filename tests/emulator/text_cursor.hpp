@@ -75,21 +75,19 @@ class TextCursor {
 
   // What stands before the next `end`, which is taken, too. Brackets and quotes are passed over.
   std::string_view take_until(char end) {
-    const std::size_t begin = at_;
-    for (int depth = 0; depth > 0 || peek() != end;) {
-      if (is_quote()) {
-        take_quoted();
-        continue;
-      }
-      const char c = take();
-      if (c == '(' || c == '[' || c == '{') ++depth;
-      if (c == ')' || c == ']' || c == '}') --depth;
-    }
-    ++at_;
-    return text_.substr(begin, at_ - 1 - begin);
+    const std::string_view item = pass_item(end);
+    take();
+    return item;
   }
   // The same, or all that is left.
   std::string_view take_item(char end) {
+    const std::string_view item = pass_item(end);
+    if (!at_end()) take();
+    return item;
+  }
+
+ private:
+  std::string_view pass_item(char end) {
     const std::size_t begin = at_;
     int depth = 0;
     while (!at_end() && (depth > 0 || peek() != end)) {
@@ -101,12 +99,9 @@ class TextCursor {
       if (c == '(' || c == '[' || c == '{') ++depth;
       if (c == ')' || c == ']' || c == '}') --depth;
     }
-    const std::string_view item = text_.substr(begin, at_ - begin);
-    if (!at_end()) ++at_;
-    return item;
+    return text_.substr(begin, at_ - begin);
   }
 
- private:
   std::string excerpt() const { return std::string(text_.substr(at_, 60)); }
 
   std::string_view text_;
