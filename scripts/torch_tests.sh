@@ -2,7 +2,7 @@
 # Those tests of the Python package that need PyTorch and say most in little time, on the CPU family:
 # translation of mods, gradients, torch.compile without graph breaks, checkpointing with dropout, a
 # serving loop over every kind of cache, calls that are made again, random programs; diffusers,
-# torch's own attention on Attune, and the tutorial notebook from its first cell to its last.
+# torch's own attention on Attune, JAX's arrays, and the tutorial notebook from its first cell to its last.
 # transformers' tests and those of attune.torch.enable say the same of more code, and take as long as
 # these last ones together.
 #   scripts/torch_tests.sh BUILD    with BUILD/lib/libattune.so; keeps its environment in BUILD/torch
@@ -14,7 +14,7 @@ build=$(realpath "$1")
 root=$(realpath "$(dirname "$0")/..")
 environment=$build/torch
 
-packages=(torch numpy pytest nbclient nbformat ipykernel diffusers)
+packages=(torch numpy jax pytest nbclient nbformat ipykernel diffusers)
 if ! "$environment/bin/python" -c \
   "import importlib.util, sys; sys.exit(not all(map(importlib.util.find_spec, sys.argv[1:])))" \
   "${packages[@]}" 2> /dev/null; then
@@ -43,4 +43,4 @@ export OMP_NUM_THREADS=1
   test_notebook.py test_diffusers.py test_sdpa.py test_device_seed.py test_dropout.py test_packed_gradients.py \
   test_packed_again.py test_packed_compile.py test_determinism.py test_backward_again.py test_changing_numbers.py test_newcomers.py \
   test_programs.py test_programs_changed.py test_recall_sound.py test_fingerprint.py test_bound_lifetimes.py test_negative.py \
-  test_silent_gradients.py test_published_mods.py test_tensors_of_the_cpu.py
+  test_silent_gradients.py test_published_mods.py test_tensors_of_the_cpu.py test_jax.py

@@ -47,6 +47,14 @@ def test_any_dlpack_array(rng):
     np.testing.assert_array_equal(foreign.array, plain)
 
 
+def test_bfloat16_that_numpy_hands_to_nobody(rng):
+    """A framework of its own has no bfloat16 that NumPy could make for it."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    q = Foreign(torch.zeros(1, 4, 2, 16, dtype=torch.bfloat16))
+    with pytest.raises(attune.UnsupportedError, match="no bfloat16 to this framework"):
+        attune.attention(q, q, q)
+
+
 def test_a_strided_dlpack_array(rng):
     q, k, v = (rng.standard_normal((2, 20, 2, 64), dtype=np.float32)[..., ::2] for _ in range(3))
     o = attune.attention(Foreign(q), Foreign(k), Foreign(v))

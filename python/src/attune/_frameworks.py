@@ -140,6 +140,8 @@ class _DLPack:
             raise UnsupportedError(
                 "an output on a CUDA device can be made for torch, CuPy and JAX only", "hand the arrays over as theirs"
             )
+        if dtype == "bfloat16":
+            raise UnsupportedError("NumPy hands no bfloat16 to this framework", "hand over arrays of torch or JAX")
         return self._numpy("an output").empty(sizes, dtype)
 
     def finish(self, array: Any) -> Any:
@@ -159,24 +161,27 @@ class _DLPack:
 
 
 class _JAX(_DLPack):
-    """JAX has no stream to enqueue on: its arrays are ready when it hands them over, and so are ours."""
+    """JAX has no stream to enqueue on: its arrays are ready when it hands them over, and so are ours. Its types go
+    through NumPy by ml_dtypes, which JAX needs itself and which NumPy hands to nobody by DLPack."""
+
+    def __init__(self, array: Any) -> None:
+        super().__init__(array)
+        self._sharding = array.sharding
 
     def empty(self, sizes: tuple[int, ...], dtype: str, device: str) -> Any:
         if device == "cpu":
-            return super().empty(sizes, dtype, device)
+            return self._numpy("an output").empty(sizes, dtype)
         jax = sys.modules["jax"]
         place = jax.devices("cuda")[int(device.removeprefix("cuda:"))]
         # A buffer that nobody else has seen yet may still be written.
         return jax.numpy.zeros(sizes, dtype, device=place).block_until_ready()
 
     def contiguous(self, array: Any) -> Any:
-        if _dlpack.device_of(array) == "cpu":
-            return super().contiguous(array)
         return array.copy()  # row-major, as JAX's arrays are
 
     def finish(self, array: Any) -> Any:
-        if not hasattr(array, "addressable_shards"):  # NumPy's, on the CPU
-            return super().finish(array)
+        if isinstance(framework_of("an output", array), _NumPy):  # on the CPU
+            return sys.modules["jax"].device_put(array, self._sharding)
         _synchronize()
         return array
 
@@ -203,8 +208,15 @@ def framework_of(name: str, array: Any) -> Framework:
 
     Raises:
         BadInputError: it is no array.
+        UnsupportedError: it has no numbers, as in code that JAX compiles.
     """
-    if type(array).__module__.startswith("jax") and hasattr(array, "addressable_shards"):
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(array, jax.Array):
+        if isinstance(array, jax.core.Tracer):
+            raise UnsupportedError(
+                f"`{name}` is traced by JAX, which has no numbers yet",
+                "call attune.attention outside of jax.jit, jax.vmap and jax.grad",
+            )
         return _JAX(array)
     for base in type(array).__mro__:  # a torch.nn.Parameter is torch's, a numpy.memmap NumPy's
         known = _BY_MODULE.get(base.__module__.partition(".")[0])
