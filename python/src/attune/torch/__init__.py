@@ -16,7 +16,7 @@ from torch.nn.attention.flex_attention import (
     or_masks,
 )
 
-from attune.torch import _cache_operators, _operators, _packed_operators  # noqa: F401
+from attune.torch import _cache_operators, _flops, _operators, _packed_operators  # noqa: F401
 from attune.torch._expression import Untranslatable
 from attune.torch._sdpa import activate_sdpa, deactivate_sdpa
 from attune.torch._swap import disable, enable

@@ -62,7 +62,9 @@ def takes(
             if transforms() is not None:  # of a cache it is said where the gradient is asked for
                 return True
             is_scaled = scales["k_scales"] is not None or scales["v_scales"] is not None or k.dtype in FP8
-            return is_packed and not is_scaled and is_plain((q, k, v, *given, *(tensors or {}).values()))
+            if not is_packed or is_scaled:
+                return False
+            return _dispatch_modes() > 0 or is_plain((q, k, v, *given, *(tensors or {}).values()))
     return True
 
 
