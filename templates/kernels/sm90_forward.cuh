@@ -62,6 +62,7 @@ struct Consumer : ConsumerWays {
         const bool has_rows = slice_of(of_item, item.q0, slice).row < sequence().q_len;
         probes = kProbes && may_freeze && way == kUnknown && (has_rows || (kMeets && n == 0));
         is_first_item = n == 0;  // which item comes later may be chance
+        if constexpr (kWaitsForOthers) say_looked(is_first_item && !has_rows);
         way = probes && has_rows ? kFirstWay : way;
       }
       first = true;

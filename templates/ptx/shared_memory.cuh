@@ -40,6 +40,13 @@ ATT_FN unsigned load_shared_4(unsigned address) {
   return value;
 }
 
+// The same of a word that others set meanwhile, however often it is asked.
+ATT_FN unsigned load_shared_anew(unsigned address) {
+  unsigned value;
+  asm volatile("ld.relaxed.cta.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
+  return value;
+}
+
 ATT_FN void store_shared_16(unsigned address, const unsigned (&words)[4]) {
   asm volatile("st.shared.v4.b32 [%0], {%1,%2,%3,%4};" ::"r"(address), "r"(words[0]), "r"(words[1]),
                "r"(words[2]), "r"(words[3])

@@ -47,7 +47,29 @@ struct ConsumerWays : ConsumerPieces {
       fixed = fixed && way <= kFirstWay;
     } else if constexpr (kHints && kCluster == 1) {
       set_shared_bits(failed_word(shared), way == kSecondWay ? (1u << kSlices) - 1 : 0);
+      if constexpr (kWaitsForOthers) {
+        say_looked(true);
+        if (p.kv_len >= kLeastWaitedKeys) hear_others();
+      }
     }
+  }
+
+  ATT_MEMBER void say_looked(bool looked) {
+    set_shared_bits(failed_word(shared), looked ? 1u << (kLookedShift + warpgroup) : 0);
+  }
+
+  // Under a mask the others' first tile may be another one, which comes a little later, or not
+  // before this warpgroup goes on: they are waited for, but not for ever.
+  ATT_MEMBER void hear_others() {
+    constexpr int kLooks = 64;  // of some 30 clocks
+    unsigned word = 0;
+#pragma unroll 1
+    for (int look = 0; look < kLooks; ++look) {
+      word = load_shared_anew(failed_word(shared));
+      if ((word >> kLookedShift & kAllSlices) == kAllSlices) break;
+    }
+    if (any_thread((word & kAllSlices) != 0)) way = kSecondWay;
+    fixed = fixed && way <= kFirstWay;
   }
 
   // fp16 has room for a rise of 2^23 after the first tile, whatever its level: rows whose scores

@@ -70,6 +70,14 @@ constexpr bool kTellsOthers = kTeaches && kTracks && kPieces == 2 && kWarpgroups
 constexpr bool kMeets = kTellsOthers && !spec::kHasMask && (!spec::kHasScore || kScoreIsLine) &&
                         !spec::kIsPacked && plan::kKeyPieces == 1;
 
+// Under a mask, off the counter, each says when it has looked, in bits of failed_word() from this
+// one on, and waits for the others a while where an item that is done twice costs more. (With fp16
+// all see what there is, and it costs 0.3 %.)
+constexpr bool kWaitsForOthers =
+    kTellsOthers && !kMeets && kHints && kCluster == 1 && kProbes && kBf16;
+constexpr int kLookedShift = 16;
+constexpr int kLeastWaitedKeys = 2048;
+
 // Scores, log2: what a constant reference serves with room to spare, and what is far below what it
 // does not.
 constexpr float kLowest = -70.0f, kHighest = 130.0f, kOrdinary = 60.0f;

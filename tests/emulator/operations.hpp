@@ -86,6 +86,10 @@ T& shared(u32 address) {
 }
 inline void cvta_to_shared_u64(u64& d, u64 a) { d = shared_address(reinterpret_cast<void*>(a)); }
 inline void ld_shared_b32(u32& d, u32 a) { d = shared<u32>(a); }
+inline void ld_relaxed_cta_shared_b32(u32& d, u32 a) {
+  let_others_run();
+  d = shared<u32>(a);
+}
 inline void st_shared_b32(u32 a, u32 b) { shared<u32>(a) = b; }
 EMU_LOAD(ld_shared_v2_b32, shared_memory)
 EMU_LOAD(ld_shared_v2_f32, shared_memory)

@@ -15,14 +15,14 @@ namespace {
 constexpr ProblemShape kShape{.batch = 1, .heads = 4, .kv_heads = 2, .q_len = 900, .kv_len = 1472};
 
 void expect_found(const std::vector<planted::Fault>& faults, const std::string& lines,
-                  const char* plan_text) {
+                  const char* plan_text, const ProblemShape& shape = kShape) {
   KernelBank& bank = KernelBank::instance();
   if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
   if (bank.device().facts().target != Target::kSm90a) GTEST_SKIP() << "no Hopper GPU";
   const AttentionSpec spec = spec_of("name: t\ndtype: bf16\nsoftmax_scale: 20.0\n" + lines);
   const auto plan = parse_plan(std::string("sm90a forward sm_90a ") + plan_text);
   ASSERT_TRUE(plan.ok()) << render(plan.error());
-  EXPECT_TRUE(are_found(faults, spec, kShape, *plan));
+  EXPECT_TRUE(are_found(faults, spec, shape, *plan));
 }
 
 TEST(RaisedReferences, OfOnePieceAreFoundOut) {
@@ -35,6 +35,12 @@ TEST(RaisedReferences, OfOnePieceAreFoundOut) {
 TEST(RaisedReferences, OfTwoPiecesAreFoundOut) {
   expect_found({planted::kUnscaledPiece}, "head_dim: 64\n",
                "w3 k128 s4 b2 c1 persistent g1 frozen tma");
+}
+
+TEST(RaisedReferences, OfWarpgroupsThatWaitForTheOthersLookAreFoundOut) {
+  expect_found({planted::kUnscaledPiece}, "head_dim: 64\nmask: causal\n",
+               "w3 k128 s4 b2 c1 longest g32 frozen tma",
+               {.batch = 1, .heads = 2, .kv_heads = 1, .q_len = 320, .kv_len = 2176});
 }
 
 }  // namespace
