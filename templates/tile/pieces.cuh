@@ -44,26 +44,35 @@ ATT_FN PieceOfItem listed_piece(const PackedParams& p, int index) {
 }
 
 // Tile `index` of the tiles of all packed sequences, in their order; every warp counts them for
-// itself. No rows where there are fewer.
+// itself, a sequence a lane. No rows where there are fewer. Before the first key is asked for
+// memory answers twice at least, so lengths are read together, and ahead.
 ATT_FN Item found_item(const PackedParams& p, int h_kv, int index) {
   constexpr int kMostTiles = 1 << 24;  // of a sequence: whatever the lengths say, sums fit
+  const auto sequence_at = [&](int b) {
+    Sequence sequence = {};
+    if (b < p.batch) {
+      sequence = sequence_of(p, b);
+      sequence.kv_len = opaque(sequence.kv_len);
+    }
+    return sequence;
+  };
   int before = 0;
+  Sequence next = sequence_at(lane_index());
 #pragma unroll 1
   for (int first = 0; first < p.batch; first += 32) {
-    const int b = first + lane_index();
+    const Sequence own = next;
+    next = sequence_at(first + 32 + lane_index());
     int tiles = 0;
-    if (b < p.batch) {
-      const int q_len = sequence_of(p, b).q_len;
-      if (q_len > 0) {
-        tiles = min_i32(packed_tiles(p.heads, p.kv_heads, q_len, plan::kTileQ).per_kv_head(),
-                        kMostTiles);
-      }
+    if (own.q_len > 0) {
+      tiles = min_i32(packed_tiles(p.heads, p.kv_heads, own.q_len, plan::kTileQ).per_kv_head(),
+                      kMostTiles);
     }
     const int up_to = before + sum_up_to_lane(tiles);
     const unsigned has_it = ballot(up_to > index);
     if (has_it != 0) {
       const int lane = highest_bit(has_it & (0u - has_it));
-      const Sequence sequence = sequence_of(p, first + lane);
+      const Sequence sequence = {shuffle_from(own.q_len, lane), shuffle_from(own.kv_len, lane), 0,
+                                 shuffle_from(own.q_first, lane), shuffle_from(own.kv_first, lane)};
       const int rest = index - shuffle_from(up_to - tiles, lane);
       const PackedTiles<int> grid = packed_tiles(p.heads, p.kv_heads, sequence.q_len, plan::kTileQ);
       return item_of(p, sequence, grid.heads_per_item, first + lane, h_kv, rest % grid.head_parts,
@@ -74,8 +83,13 @@ ATT_FN Item found_item(const PackedParams& p, int h_kv, int index) {
   return {};
 }
 
+// Whether CTAs of packed sequences find their items for themselves, those of a cluster the same
+// one.
+constexpr bool kFindsItems =
+    spec::kIsPacked && (plan::kInCluster || (plan::kPieces == 1 && !plan::kTakesStretches));
+
 ATT_FN PieceOfItem piece_at(const PackedParams& p, int index) {
-  if constexpr (plan::kInCluster) {
+  if constexpr (plan::kInCluster || kFindsItems) {
     const int item = index / plan::kPieces;
     PieceOfItem own = {};
     own.item =
