@@ -184,16 +184,18 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
             }
             for (const auto& [in_cluster, stretches] : kDeals) {
               if (stretches && !has_room_for_stretches(spec, tile_q, step_keys)) continue;
-              if (leaves_sequences_to_few(spec, pieces, in_cluster)) continue;
-              const KernelPlan plan{.pass = Pass::kForward,
-                                    .target = device.target,
-                                    .tile = DecodePlan{.tile_q = tile_q,
-                                                       .step_keys = step_keys,
-                                                       .stages = stages,
-                                                       .warps = warps,
-                                                       .pieces = pieces,
-                                                       .in_cluster = in_cluster,
-                                                       .stretches = stretches}};
+              const DecodePlan tile{.tile_q = tile_q,
+                                    .step_keys = step_keys,
+                                    .stages = stages,
+                                    .warps = warps,
+                                    .pieces = pieces,
+                                    .in_cluster = in_cluster,
+                                    .stretches = stretches};
+              if (!decode::finds_whole_items(spec, tile) &&
+                  leaves_sequences_to_few(spec, pieces, in_cluster)) {
+                continue;
+              }
+              const KernelPlan plan{.pass = Pass::kForward, .target = device.target, .tile = tile};
               if (check(spec, plan, device).ok()) plans.push_back(plan);
             }
           }
@@ -205,6 +207,11 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
 }
 
 }  // namespace
+
+bool decode::finds_whole_items(const AttentionSpec& spec, const DecodePlan& tile) {
+  return is_packed(spec) && !spec.batch_invariant && !spec.shared_prefixes && tile.pieces == 1 &&
+         !tile.in_cluster && !tile.stretches;
+}
 
 bool decode::queries_in_registers(const AttentionSpec& spec, const DecodePlan& tile) {
   // 32 rows of packed sequences, or where prefixes are shared, whose fragments leave Q none.
@@ -237,7 +244,7 @@ int launch_pieces(const AttentionSpec& spec, int of_plan) {
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   const DecodePlan& tile = tile_of(plan);
   const PlanResources needs = resources_of(spec, plan);
-  if (!tile.in_cluster) {
+  if (!tile.in_cluster && !decode::finds_whole_items(spec, tile)) {
     LaunchRecipe recipe =
         piece_recipe(spec, plan.target, needs, tile.tile_q, launch_pieces(spec, tile.pieces));
     if (tile.stretches) take_stretches(recipe, ctas_at_once(spec, plan));

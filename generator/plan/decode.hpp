@@ -26,6 +26,9 @@ inline int step_bytes(const AttentionSpec& spec, const DecodePlan& tile) {
 
 // Else they are read from shared memory at every step.
 bool queries_in_registers(const AttentionSpec& spec, const DecodePlan& tile);
+// Whether CTAs of packed sequences find for themselves which item they have, all of its keys: no
+// launch in front lists them.
+bool finds_whole_items(const AttentionSpec& spec, const DecodePlan& tile);
 // CTAs that a processor has room for, at least 1.
 int resident(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device);
 

@@ -73,6 +73,15 @@ double seen_of_chunk(const AttentionSpec& spec, const ProblemShape& shape, const
   return tile.stretches ? 0.6 : 0.9;
 }
 
+// Of whole items, beside memory's time for all of them: one that is much longer than the others
+// keeps a CTA when these are done. A share of what it takes if it has all keys that one may have.
+double whole_us(const AttentionSpec& spec, const DeviceFacts& device, double longest_units) {
+  constexpr double kShare = 0.3, kBytesPerClock = 30;
+  const double bytes = longest_units * kUnitKeys * element_bytes(kv_dtype(spec)) *
+                       (padded_qk(spec) + padded_v(spec));
+  return kShare * bytes / (kBytesPerClock * device.clock_ghz * 1e3);
+}
+
 double result_bytes(const AttentionSpec& spec, const DecodePlan& tile) {
   return double(tile.tile_q) * (spec.head_dim_v + 2) * 4;
 }
@@ -81,7 +90,7 @@ double result_bytes(const AttentionSpec& spec, const DecodePlan& tile) {
 double beside_us(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device,
                  double items, double pieces) {
   const DecodePlan& tile = tile_of(plan);
-  if (!finds_lengths(spec)) return 0;
+  if (!finds_lengths(spec) || finds_whole_items(spec, tile)) return 0;
   if (tile.in_cluster) {
     return kClusterRoundUs * std::max(0.0, items / clusters_at_once(spec, plan, device) - 1);
   }
@@ -130,8 +139,11 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   constexpr double kDealUs = 4;          // a launch in front deals out the keys of packed sequences
   // Of stretches: a CTA finds its own, counters are zeroed meanwhile.
   constexpr double kStretchUs = 4.5;
-  const double deal_us = is_packed(spec) && !tile.in_cluster && !tile.stretches ? kDealUs : 0;
+  const bool is_whole = finds_whole_items(spec, tile);
+  const double deal_us =
+      is_packed(spec) && !tile.in_cluster && !tile.stretches && !is_whole ? kDealUs : 0;
   const double end_us = tile.in_cluster  ? is_packed(spec) ? kPackedClusterUs : kClusterMergeUs
+                        : is_whole       ? kFoundUs
                         : tile.stretches ? kStretchUs
                         : tile.pieces == 1 || finds_lengths(spec)
                             ? 0
@@ -188,8 +200,9 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
     cost.seen = seen_of_chunk(spec, shape, tile);
     return cost;
   }
-  PiecesOfSequences of_sequences =
-      pieces_of_sequences(spec, shape, double(of_kv_head), tile.pieces, !tile.in_cluster, units);
+  const bool is_whole = finds_whole_items(spec, tile);
+  PiecesOfSequences of_sequences = pieces_of_sequences(spec, shape, double(of_kv_head), tile.pieces,
+                                                       !tile.in_cluster && !is_whole, units);
   of_sequences.longest_units /= filled;
   const double pieces =
       spec.batch_invariant  ? double(att::dealt_pieces<std::int64_t>(items, shape.kv_len))
@@ -221,7 +234,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   const bool waits = has_scaled_cache(spec) && rounds * tile.warps < 8;
   return {.rounds = rounds,
           .tiles = !finds_lengths(spec) ? tiles
-                   : tile.in_cluster && is_paged(spec)
+                   : (tile.in_cluster && is_paged(spec)) || is_whole
                        ? std::max(tiles, of_sequences.longest_units / rounds)
                        : tiles_with_longest(of_sequences, tiles, rounds),
           .slowdown = (waits ? kSingleWarp : 1) * uneven,
@@ -229,7 +242,8 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
           .transfer_us = uneven * bytes / memory_bytes_per_us +
                          uneven_us(spec, plan, shape, device, work, double(items), pieces),
           .beside_us = beside_us(spec, plan, device, double(items), pieces) +
-                       crowded_us(spec, tile, shape, device, resident(spec, plan, device), rounds),
+                       crowded_us(spec, tile, shape, device, resident(spec, plan, device), rounds) +
+                       (is_whole ? whole_us(spec, device, of_sequences.longest_units) : 0),
           .seen = seen_of_chunk(spec, shape, tile)};
 }
 

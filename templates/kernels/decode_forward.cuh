@@ -41,7 +41,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
     return;
   }
   if constexpr (spec::kIsPacked) {
-    if constexpr (!plan::kInCluster) bring_keys_ahead(params, block_index());
+    if constexpr (!kFindsItems) bring_keys_ahead(params, block_index());
     wait_for_launches_before();
   }
   const PieceOfItem own = piece_at(params, block_index());

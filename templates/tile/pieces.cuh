@@ -44,38 +44,52 @@ ATT_FN PieceOfItem listed_piece(const PackedParams& p, int index) {
 }
 
 // Tile `index` of the tiles of all packed sequences, in their order; every warp counts them for
-// itself. No rows where there are fewer.
+// itself, a lane those of some sequences that follow one another, whose lengths it finds in L1
+// once it has asked for the first ones. No rows where there are fewer.
 ATT_FN Item found_item(const PackedParams& p, int h_kv, int index) {
   constexpr int kMostTiles = 1 << 24;  // of a sequence: whatever the lengths say, sums fit
-  int before = 0;
+  const auto grid_of = [&](const Sequence& sequence) {
+    return packed_tiles(p.heads, p.kv_heads, sequence.q_len, plan::kTileQ);
+  };
+  const auto tiles_of = [&](const Sequence& sequence) {
+    return sequence.q_len > 0 ? min_i32(grid_of(sequence).per_kv_head(), kMostTiles) : 0;
+  };
+  const int of_lane = tile_count(p.batch, 32);
+  int tiles = 0;
 #pragma unroll 1
-  for (int first = 0; first < p.batch; first += 32) {
-    const int b = first + lane_index();
-    int tiles = 0;
-    if (b < p.batch) {
-      const int q_len = sequence_of(p, b).q_len;
-      if (q_len > 0) {
-        tiles = min_i32(packed_tiles(p.heads, p.kv_heads, q_len, plan::kTileQ).per_kv_head(),
-                        kMostTiles);
-      }
-    }
-    const int up_to = before + sum_up_to_lane(tiles);
-    const unsigned has_it = ballot(up_to > index);
-    if (has_it != 0) {
-      const int lane = highest_bit(has_it & (0u - has_it));
-      const Sequence sequence = sequence_of(p, first + lane);
-      const int rest = index - shuffle_from(up_to - tiles, lane);
-      const PackedTiles<int> grid = packed_tiles(p.heads, p.kv_heads, sequence.q_len, plan::kTileQ);
-      return item_of(p, sequence, grid.heads_per_item, first + lane, h_kv, rest % grid.head_parts,
+  for (int i = 0; i < of_lane; ++i) {
+    const int b = lane_index() * of_lane + i;
+    if (b >= p.batch) break;
+    Sequence sequence = sequence_of(p, b);
+    sequence.kv_len = opaque(sequence.kv_len);  // asked for beside q_len, not after it
+    tiles += tiles_of(sequence);
+  }
+  const int up_to = sum_up_to_lane(tiles);
+  const unsigned has_it = ballot(up_to > index);
+  if (has_it == 0) return {};
+  const int lane = highest_bit(has_it & (0u - has_it));
+  int rest = index - shuffle_from(up_to - tiles, lane);
+#pragma unroll 1
+  for (int b = lane * of_lane; b < p.batch; ++b) {
+    const Sequence sequence = sequence_of(p, b);
+    const int own = tiles_of(sequence);
+    if (rest < own) {
+      const PackedTiles<int> grid = grid_of(sequence);
+      return item_of(p, sequence, grid.heads_per_item, b, h_kv, rest % grid.head_parts,
                      rest / grid.head_parts);
     }
-    before = shuffle_from(up_to, 31);
+    rest -= own;
   }
   return {};
 }
 
+// Whether CTAs of packed sequences find their items for themselves, those of a cluster the same
+// one.
+constexpr bool kFindsItems =
+    spec::kIsPacked && (plan::kInCluster || (plan::kPieces == 1 && !plan::kTakesStretches));
+
 ATT_FN PieceOfItem piece_at(const PackedParams& p, int index) {
-  if constexpr (plan::kInCluster) {
+  if constexpr (plan::kInCluster || kFindsItems) {
     const int item = index / plan::kPieces;
     PieceOfItem own = {};
     own.item =
@@ -106,12 +120,17 @@ struct UnitTableOf {
 using UnitTable = UnitTableOf<2048>;
 using SmallTable = UnitTableOf<512>;  // of the mla family
 
+// Whether units of which all are live need not be listed. Of the mla family ptxas would spill more.
+template <int kMostUnits>
+constexpr bool kMayBeAllLive = sizeof(UnitTableOf<kMostUnits>) > sizeof(SmallTable);
+
 // Of a piece.
 struct Units {
   int first_key;  // of unit 0
   int keys;       // of a unit, a power of two
-  int begin;      // number of the first one; with a mask its place in `listed`
+  int begin;      // number of the first one
   int count;
+  bool are_listed = false;  // else they follow one another
 };
 struct Unit {
   int k0;
@@ -120,11 +139,11 @@ struct Unit {
 
 template <int kMostUnits>
 ATT_FN Unit unit_at(const Units& units, const UnitTableOf<kMostUnits>& table, int i, int kv_len) {
-  if constexpr (spec::kHasMask) {
+  if (spec::kHasMask && (!kMayBeAllLive<kMostUnits> || units.are_listed)) {
     const int listed = table.listed[i];
     return {units.first_key + listed / 2 * units.keys, listed % 2 != 0};
   }
-  const int k0 = (units.begin + i) * units.keys;
+  const int k0 = (spec::kHasMask ? units.first_key : 0) + (units.begin + i) * units.keys;
   return {k0, kv_len - k0 >= units.keys};
 }
 
@@ -195,7 +214,17 @@ ATT_FN Units units_of(const ForwardParams& p, const Item& item, const UnitShare&
   const int span = bounds.begin < bounds.end ? bounds.end - first_key : 0;
   int keys = kUnitKeys;
   while (tile_count(span, keys) > kMostUnits) keys *= 2;
-  classify_units<kWarps>(p, judged, {first_key, keys, 0, tile_count(span, keys)}, table);
+  const int count = tile_count(span, keys);
+  // A single token of a causal mask sees all keys: then nothing need be looked for.
+  if constexpr (kMayBeAllLive<kMostUnits>) {
+    const int last_key = min_i32(kv_len - first_key, count * keys) + first_key;
+    if (item.queries() == 1 && count > 0 &&
+        class_of(p, judged, first_key, last_key) == TileClass::kFull) {
+      const int begin = share(count, of.begin);
+      return {first_key, keys, begin, share(count, of.end) - begin};
+    }
+  }
+  classify_units<kWarps>(p, judged, {first_key, keys, 0, count}, table);
   sync_threads();
   // Every warp finds how many there are, and lists those of the piece in some of the words, a lane
   // each. (One warp, a lane for each word and a unit after the other, took 1.5 us of a window.)
@@ -228,7 +257,7 @@ ATT_FN Units units_of(const ForwardParams& p, const Item& item, const UnitShare&
     }
   }
   sync_threads();
-  return {first_key, keys, begin, end - begin};
+  return {first_key, keys, begin, end - begin, true};
 }
 
 // One of equal pieces.

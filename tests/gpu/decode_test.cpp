@@ -145,6 +145,41 @@ TEST(DecodePacked, LongSequencesBesideShortOnes) {
   }
 }
 
+// More sequences than a warp has lanes, whose items every CTA finds for itself.
+TEST(DecodePacked, ItemsOfManySequencesAreFound) {
+  KernelBank& bank = KernelBank::instance();
+  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+  std::vector<std::int32_t> cu_q = {0}, cu_kv = {0};
+  for (int b = 0; b < 75; ++b) {
+    cu_q.push_back(cu_q.back() + (b % 7 == 3 ? 0 : b % 11 == 5 ? 20 : 1));
+    cu_kv.push_back(cu_kv.back() + (b % 13 == 8 ? 0 : 3 + 37 * b % 150));
+  }
+  const ProblemShape shape{
+      .batch = 75, .heads = 4, .kv_heads = 2, .q_len = cu_q.back(), .kv_len = cu_kv.back()};
+  const AttentionSpec spec =
+      spec_of("name: t\ndtype: bf16\nlayout: thd\nhead_dim: 64\nmask: causal\n");
+  std::vector<Request> requests;
+  for (const char* tile : {"q16 k16 s3 w4 p1", "q32 k32 s2 w8 p1", "q16 k16 s3 w4 p4 cluster"}) {
+    const auto plan = parse_plan(
+        fmt::format("decode forward {} {}", to_string(bank.device().facts().target), tile));
+    ASSERT_TRUE(plan.ok()) << render(plan.error());
+    if (check_plan(spec, *plan, bank.device().facts()).ok()) requests.push_back({spec, *plan});
+  }
+  bank.prepare(requests);
+  const HostProblem problem =
+      packed::packed_problem(spec, shape, {.cu_q = cu_q, .cu_kv = cu_kv}, 5);
+  const std::vector<Row> rows = all_rows(problem);
+  const ForwardOracle exact = oracle_forward(spec, problem, rows, Arithmetic::kMatrixUnit);
+  for (const Request& request : requests) {
+    SCOPED_TRACE(to_string(request.plan));
+    const auto kernel = bank.get(spec, request.plan);
+    ASSERT_TRUE(kernel.ok()) << render(kernel.error());
+    const auto found = packed::run_packed(bank.device(), **kernel, spec, problem, rows);
+    ASSERT_TRUE(found.ok()) << render(found.error());
+    EXPECT_EQ(compare(*found, exact).wrong, "");
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, Decode, testing::ValuesIn(kCases),
                          [](const auto& test) { return std::string(test.param.name); });
 

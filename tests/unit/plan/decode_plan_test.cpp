@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "generator/plan/decode.hpp"
 #include "generator/plan/plan.hpp"
 #include "templates/work_items.h"
 #include "tests/unit/plan/plain_spec.hpp"
@@ -197,6 +198,7 @@ TEST(DecodePlan, NoPlanLeavesALongSequenceToFewCtas) {
     spec.layout = layout;
     for (const KernelPlan& plan : legal_plans(spec, Family::kDecode, kHopper)) {
       const DecodePlan& tile = std::get<DecodePlan>(plan.tile);
+      if (decode::finds_whole_items(spec, tile)) continue;  // which is for short sequences
       EXPECT_GE(tile.pieces, tile.in_cluster ? 4 : 16) << to_string(plan);
     }
     for (const std::int64_t sequences : {1, 2, 8, 64, 256}) {
@@ -208,10 +210,38 @@ TEST(DecodePlan, NoPlanLeavesALongSequenceToFewCtas) {
       const auto plan = default_plan(spec, shape, kHopper, Pass::kForward);
       ASSERT_TRUE(plan.ok()) << render(plan.error());
       ASSERT_EQ(plan->family(), Family::kDecode);
-      const bool in_cluster = std::get<DecodePlan>(plan->tile).in_cluster;
-      EXPECT_EQ(in_cluster, sequences < 8) << sequences << " sequences";
+      const DecodePlan& tile = std::get<DecodePlan>(plan->tile);
+      EXPECT_EQ(tile.in_cluster, sequences < 8) << sequences << " sequences";
+      EXPECT_GT(tile.pieces, 1) << sequences << " sequences";
     }
   }
+}
+
+// Then a list cuts none, and CTAs need not wait for it.
+TEST(DecodePlan, ShortSequencesInPagesAreWholeItems) {
+  AttentionSpec spec = plain_spec();
+  spec.head_dim_qk = spec.head_dim_v = 128;
+  spec.layout = Layout::kPaged;
+  const auto is_whole = [&](std::int64_t sequences, std::int64_t keys) {
+    const ProblemShape shape{sequences, 32, 8, sequences, keys};
+    const KernelPlan plan = default_plan(spec, shape, kHopper, Pass::kForward).value();
+    const auto* tile = std::get_if<DecodePlan>(&plan.tile);
+    const bool whole = tile != nullptr && decode::finds_whole_items(spec, *tile);
+    if (whole) {
+      const LaunchRecipe recipe = launch_recipe(spec, plan);
+      EXPECT_EQ(recipe.launches.size(), 1u);
+      EXPECT_EQ(recipe.main().item, WorkItem::kFoundTile);
+      EXPECT_TRUE(recipe.workspace.empty());
+      EXPECT_EQ(recipe.main().cluster, 1);
+    }
+    return whole;
+  };
+  EXPECT_TRUE(is_whole(16, 200));
+  EXPECT_TRUE(is_whole(64, 500));
+  EXPECT_TRUE(is_whole(256, 500));
+  EXPECT_FALSE(is_whole(256, 8192)) << "one that is much longer than the others keeps a CTA";
+  spec.batch_invariant = true;
+  EXPECT_FALSE(is_whole(64, 500));
 }
 
 // As measured on an H200: stretches where CTAs have an item each or less, the list where they have
