@@ -13,6 +13,7 @@ import ctypes
 import importlib
 import platform
 import timeit
+import types
 
 import torch
 from torch.nn.attention import flex_attention as torch_flex
@@ -61,6 +62,29 @@ def c_call(spec, q, k, v):
 
 def causal(b, h, q_idx, kv_idx):
     return q_idx >= kv_idx
+
+
+class Layer(torch.nn.Module):
+    window = 5
+
+    def mask_mod(self, b, h, q_idx, kv_idx):
+        return q_idx - kv_idx < self.window
+
+
+def of_objects(q, k, v):
+    """Rows of masks that see objects, of functions that are kept or made anew for each call."""
+    layer, options = Layer(), types.SimpleNamespace(window=5)
+    tables = {"doc": torch.zeros(q.shape[0], q.shape[2], dtype=torch.int32, device=q.device)}
+    masks = {
+        "a method of a layer": lambda: layer.mask_mod,
+        "a layer, made anew": lambda: lambda b, h, i, j: i - j < layer.window,
+        "options, made anew": lambda: lambda b, h, i, j: i - j < options.window,
+        "a dict of tensors, made anew": lambda: lambda b, h, i, j: tables["doc"][b, i] == tables["doc"][b, j],
+    }
+    return {
+        f"flex_attention, {name}": lambda make=make: at.flex_attention(q, k, v, mask_mod=make())
+        for name, make in masks.items()
+    }
 
 
 def flash_attention():
@@ -157,6 +181,7 @@ def main():
         "flex_attention, causal, and its backward": lambda: at.flex_attention(*leaves, None, masks[0]),
         "flex_attention, learned slopes, autograd": lambda: at.flex_attention(*leaves, alibi, masks[0]),
         "the same, autograd, of computed": lambda: at.flex_attention(*computed, alibi, masks[0]),
+        **of_objects(q, k, v),
         **of_others(q, k, v, leaves),
     }
     of_gpu = f", {torch.cuda.get_device_name()}" if device.type == "cuda" else ""

@@ -1,5 +1,6 @@
 """Random programs of which one thing that they see is changed: where a call would be recalled, it means the same."""
 
+import operator
 import types
 
 import pytest
@@ -92,24 +93,37 @@ def meaning(each, functions):
     return found, (found.key, numbers), (text, told)
 
 
+def same(found, known):
+    """Of what Fingerprint.way gives."""
+    if found is None or known is None:
+        return found is known
+    return all(map(operator.is_, found[0], known[0])) and found[1] == known[1]
+
+
 def test_what_is_changed_is_seen():
-    changed = seen = 0
+    changed = seen = found = 0
     for seed in range(40):
         each = program(seed)
         functions = each.functions()
         was, key, translated = meaning(each, functions)
+        again = was.way()
+        known = again(*functions[:2])
+        found += known is not None
         for value, put, instead in list(places(functions[:2], set()))[:_MOST]:
             put(instead)
             now, other_key, other_translated = meaning(each, functions)
             changed += 1
             if translated is not None and other_translated != translated:
                 assert other_key != key, (each.text, value, instead)
+                assert not same(again(*functions[:2]), known), (each.text, value, instead)
                 assert not (was.is_bound and was.is_current()), (each.text, value, instead)
                 seen += 1
             elif isinstance(value, torch.Tensor) and any(x is value for x in was.tensors):
                 assert any(x is instead for x in now.tensors), (each.text, value)
+                assert again(*functions[:2]) is None or any(x is instead for x in again(*functions[:2])[0])
                 assert not (was.is_bound and was.is_current()), (each.text, value)
             put(value)
             assert meaning(each, functions)[1] == key, (each.text, value)
+            assert same(again(*functions[:2]), known), (each.text, value)
     # On a GPU fewer count: a number of the CPU's is the launch's there, or a constant that is not remembered.
-    assert changed > 100 and seen > (40 if DEVICE == "cpu" else 30), (changed, seen)
+    assert found > 30 and changed > 100 and seen > (40 if DEVICE == "cpu" else 30), (changed, seen)

@@ -1,5 +1,7 @@
 """A sink beside FlexAttention's functions: a logit a head that joins the softmax's denominator, and learns."""
 
+import weakref
+
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -78,10 +80,13 @@ def test_another_sink_in_a_call_that_is_known():
 def test_nothing_remembers_a_sink():
     q, k, v, sink = (x.detach() for x in operands())
     attend(q, k, v, sink)
-    before = len(_recall._seen)
+    before, kept = len(_recall._programs), []
     for _ in range(8):
-        attend(q, k, v, sink.clone())
-    assert len(_recall._seen) == before
+        each = sink.clone()
+        attend(q, k, v, each)
+        kept.append(weakref.ref(each))
+    del each
+    assert len(_recall._programs) == before and not any(reference() is not None for reference in kept)
 
 
 def test_bfloat16():

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.nn.modules.module import register_module_forward_pre_hook
+from torch.nn.modules import module as _of_torch
 
 # Classes of modules that a traced function has called. Most modules only lend a function their attributes, and what
 # their forward sees is much, and changes.
@@ -36,7 +36,8 @@ def is_whole(kind: type) -> bool:
 
 
 def has_hooks(module: torch.nn.Module) -> bool:
-    return bool(module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
+    of_all = _of_torch._global_forward_hooks or _of_torch._global_forward_pre_hooks
+    return bool(of_all or module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module))
 
 
 @contextlib.contextmanager
@@ -52,7 +53,7 @@ def watched(is_needed: bool) -> Iterator[set[type]]:
         if threading.get_ident() == thread:
             met.add(type(module))
 
-    handle = register_module_forward_pre_hook(note)
+    handle = _of_torch.register_module_forward_pre_hook(note)
     try:
         yield met
     finally:

@@ -12,7 +12,13 @@ _FIXED = frozenset("torch numpy math cmath builtins operator _operator functools
 # What reads names that stand nowhere in the code.
 _DYNAMIC = frozenset(
     "getattr hasattr setattr delattr attrgetter methodcaller vars dir eval exec globals locals __dict__ "
-    "__getattribute__ __import__ import_module".split()
+    "__getattribute__ __import__ import_module __name__ __qualname__ __annotations__ __type_params__".split()
+) | frozenset(
+    # What tells how torch is set: another answer at another time.
+    "get_default_dtype get_default_device get_num_threads get_rng_state initial_seed is_inference_mode_enabled "
+    "is_autocast_enabled is_autocast_cpu_enabled get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype "
+    "are_deterministic_algorithms_enabled get_float32_matmul_precision current_device current_stream "
+    "backends".split()
 )
 _STORES = frozenset(("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"))
 
@@ -33,6 +39,8 @@ class Code(NamedTuple):
 def read(code: types.CodeType) -> Code:
     instructions = list(dis.get_instructions(code))
     names = frozenset(code.co_names)
+    if any(each.opname.startswith("FORMAT_") for each in instructions):
+        names |= {"format"}
     assigned = frozenset(each.argval for each in instructions if each.opname in _STORES)
     can_be_followed = not names & _DYNAMIC and not any(
         each.opname == "MATCH_CLASS"  # its attributes' names are constants

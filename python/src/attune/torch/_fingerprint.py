@@ -10,6 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
+
+from attune.torch._guard import check_of
 from attune.torch._walk import MISSING, Unknown, Walk
 
 _MAX_HINTS = 1024
@@ -27,18 +30,23 @@ class Fingerprint:
         kept, tensors, numbers, places, of_tensors, whole, sees_modules, opened: the Walk's.
         is_bound: whether `is_current` can tell: every value stands in a cell or under a global name, and cannot change
             where it stands.
+        way: back to what the functions see, Route.way's; other functions that go it have this fingerprint.
     """
 
     def __init__(self, functions: Iterable[Any]) -> None:
         """Raises Unknown where they see something that cannot be followed."""
-        walk = _walked(tuple(functions))
+        given = tuple(functions)
+        walk = _walked(given)
         self.key = tuple(walk.parts)
         self.kept, self.tensors, self.numbers, self.places = walk.kept, walk.tensors, walk.numbers, walk.places
-        self.of_tensors = walk.of_tensors
+        self.of_tensors, self.opened = walk.of_tensors, walk.opened
         self.whole, self.sees_modules = walk.whole, walk.sees_modules
-        self.opened, self.is_bound = walk.opened, walk.is_bound
+        self.is_bound = walk.is_bound
         self._cells, self._globals, self._functions = walk.cells, walk.globals, walk.functions
-        self._learns = [(tensor, tensor.requires_grad) for tensor in walk.tensors]
+        self._attributes = [(vars(tensor), len(vars(tensor))) for tensor in walk.tensors]
+        self._as_they_were = check_of(walk.tensors) if walk.tensors else None
+        self._states = [_state(tensor) for tensor in walk.tensors]
+        self.way = walk.route.way(len(given), walk.tensors)
 
     def is_current(self) -> bool:
         """Whether the functions still see the objects that they saw."""
@@ -58,16 +66,29 @@ class Fingerprint:
                 or len(attributes) != count
             ):
                 return False
-        for tensor, learns in self._learns:
-            if tensor.requires_grad is not learns:
+        for attributes, count in self._attributes:
+            if len(attributes) != count:
                 return False
-        return True
+        # Where torch has switched something on they are not as they were, and may be all the same.
+        return (
+            self._as_they_were is None
+            or self._as_they_were(*self.tensors)
+            or [_state(tensor) for tensor in self.tensors] == self._states
+        )
+
+
+def _state(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.dtype, tensor.shape, tensor.stride(), tensor.requires_grad, tensor.is_neg()
+
+
+def place_of_code(functions: tuple[Any, ...]) -> tuple[int, ...]:
+    return tuple([id(getattr(each, "__code__", None) or type(each)) for each in functions])
 
 
 def _walked(functions: tuple[Any, ...]) -> Walk:
     """The walk that was given the names which it met. A hint may spare one, and decides nothing: a walk whose names are
     wrong is no beginning, for equal functions would have keys that depend on what was met before them."""
-    place = tuple([id(getattr(each, "__code__", None) or type(each)) for each in functions])
+    place = place_of_code(functions)
     hint = _hints.get(place, frozenset())
     opens, names, is_hint = True, hint, bool(hint)
     for _ in range(_MOST_WALKS):

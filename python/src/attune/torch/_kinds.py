@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import operator
 import types
 from typing import Any
 
@@ -32,6 +33,11 @@ NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
 _CONTENTS = (int, float, complex, str, bytes, bytearray, tuple, list, dict, set, frozenset)
 
 
+def is_fixed_class(kind: type) -> bool:
+    """Whether it is of a module that never changes; one that a program without a name made says that it is builtin."""
+    return is_fixed(kind.__module__) and not (kind.__module__ == "builtins" and kind.__flags__ & 1 << 9)
+
+
 @functools.lru_cache(maxsize=4096)
 def can_be_copied(kind: type) -> bool:
     """Whether an instance is its __dict__ and nothing else."""
@@ -51,6 +57,14 @@ def is_frozen(kind: type) -> bool:
     return parameters is not None and parameters.frozen
 
 
+def is_of_dataclasses(kind: type, member: Any) -> bool:
+    """Whether a method of a class is one that dataclasses wrote, to compare fields: it reads no more than these."""
+    fields = vars(kind).get("__dataclass_fields__")
+    if fields is None or not isinstance(member, types.FunctionType) or member.__code__.co_filename != "<string>":
+        return False
+    return {*fields, "__class__", "hash", "NotImplemented"}.issuperset(member.__code__.co_names)
+
+
 def _code_of(member: Any) -> types.CodeType | None:
     """What runs where an attribute of a class is asked for."""
     if isinstance(member, property):
@@ -65,21 +79,42 @@ def functions_of(kind: type) -> list[str]:
     return [
         name
         for each in kind.__mro__
-        if not is_fixed(each.__module__) and each.__module__ not in ("enum", "collections")
+        if not is_fixed_class(each) and each.__module__ not in ("enum", "collections")
         for name, member in vars(each).items()
         if name not in _OF_MADE and _code_of(member) is not None
     ]
 
 
 @functools.lru_cache(maxsize=4096)
-def _size_of_named_tuple(kind: type) -> int:
-    """Of the class's attributes, where it is a namedtuple and nothing else; otherwise -1."""
+def _made_of(kind: type) -> tuple[Any, ...] | None:
+    """The class's attributes, where it is a namedtuple and nothing else."""
     if kind.__mro__[1:] != (tuple, object) or not hasattr(kind, "_fields") or functions_of(kind):
-        return -1
+        return None
     own = vars(kind).keys() - _OF_NAMED_TUPLE - frozenset(kind._fields)  # type: ignore[attr-defined]
-    return -1 if own else len(vars(kind))
+    return None if own else tuple(vars(kind).values())
 
 
 def is_named_tuple(kind: type) -> bool:
     """Whether it is a namedtuple to which nothing was added, neither in its class nor later."""
-    return kind.__base__ is tuple and len(vars(kind)) == _size_of_named_tuple(kind)
+    if kind.__base__ is not tuple:
+        return False
+    known, now = _made_of(kind), vars(kind).values()
+    return known is not None and len(known) == len(now) and all(map(operator.is_, known, now))
+
+
+def runs_unnamed(kind: type) -> frozenset[str]:
+    """Methods of a class's own that no code names where they run: where an object is made of it, or compared."""
+    return frozenset(
+        name
+        for name, member in vars(kind).items()
+        if name.startswith("__") and name.endswith("__") and name != "__repr__" and _code_of(member) is not None
+    )
+
+
+def part_of(value: Any, own: type) -> tuple[Any, ...]:
+    """A hashable part of a key, of what cannot change: what is equal may not be the same."""
+    if type(value) is range:
+        return own, value.start, value.stop, value.step  # two that are equal may have other ends
+    if type(value) is complex:
+        return own, value.real.hex(), value.imag.hex()  # 0.0 is not -0.0
+    return own, value

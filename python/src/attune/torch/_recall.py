@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import types
 import weakref
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,17 +16,24 @@ from attune.torch._auxiliary import as_auxiliary
 from attune.torch._bound import Bound
 from attune.torch._captured import CapturedTensors
 from attune.torch._expression import Untranslatable
-from attune.torch._fingerprint import Fingerprint
+from attune.torch._fingerprint import Fingerprint, place_of_code
 from attune.torch._function import Launch
 from attune.torch._numbers import Captured, Recipe, evaluate, may_be_brought
 from attune.torch._opened import open_numbers
 from attune.torch._launch_plan import Scalars
 from attune.torch._plans import ForwardPlan, Variant
+from attune.torch._route import Again, Way
 from attune.torch._walk import Unknown
 
 _MAX_CALLS = 1024  # of functions with one fingerprint: sizes, types
 _MAX_FINGERPRINTS = 1024
-_MAX_BOUND = 256  # of functions that are the same objects
+_METHOD = types.MethodType
+_MAX_BOUND = 256  # of functions with the same numbers
+_MAX_NUMBERS = 64  # sets of numbers that functions with one fingerprint had
+_MAX_PLACES = 1024
+_MAX_OF_CODE = 8  # programs that functions of the same code are; each costs a look
+_MAX_WAYS = 4  # of a program: one without autocast and one within, for example
+_MAX_COMPILED = 16  # of a program
 
 Key = tuple[Any, ...]
 
@@ -147,12 +156,11 @@ class _Family:
 
 @dataclasses.dataclass(slots=True)
 class Seen:
-    """Functions, what they saw when they were last looked at, and the calls that others with their fingerprint had."""
+    """Functions with a fingerprint and certain numbers, and the calls that they had."""
 
-    references: tuple[tuple[Any, int], ...]  # weak, with the function's place among the three
-    fingerprint: Fingerprint
-    family: _Family
-    calls: dict[Key, Known]  # of these very numbers
+    program: Program
+    numbers: tuple[float, ...]
+    calls: dict[Key, Known] = dataclasses.field(default_factory=dict)
     last: tuple[Key, Known] | None = None  # comparing takes less than hashing
     # Calls whose tensors are known, too, by what their callers say: _bound.keep_in's.
     bound: Recent[Any, tuple[Bound, ...]] = dataclasses.field(default_factory=lambda: Recent(_MAX_BOUND))
@@ -162,25 +170,102 @@ class Seen:
         if self.last is not None and self.last[0] == call:
             return self.last[1]
         known = self.calls.get(call)
-        if known is None and self.fingerprint.numbers:
-            known = self.family.find(call, tuple(self.fingerprint.numbers))
+        if known is None and self.numbers:
+            known = self.program.family.find(call, self.numbers)
             if known is not None:
-                self._keep(call, known)
+                self.keep(call, known)
         if known is not None:
             self.last = call, known
         return known
 
+    def keep(self, key: Key, known: Known) -> None:
+        if len(self.calls) >= _MAX_CALLS:
+            self.calls.clear()
+        self.calls[key] = known
+
+
+class Program:
+    """Functions with one fingerprint, whatever numbers and tensors they see. It keeps none of them.
+
+    Attributes:
+        kept: what keeps the addresses in the fingerprint from naming something else.
+    """
+
+    __slots__ = ("_count", "_new", "_seen", "_ways", "family", "kept")
+
+    def __init__(self, kept: list[Any]) -> None:
+        self.kept, self.family = kept, _Family()
+        self._new: Way | None = None
+        self._ways: tuple[Again, ...] = ()
+        self._count = 0
+        self._seen: dict[tuple[float, ...], Seen] = {}
+
+    def seen(self, numbers: tuple[float, ...]) -> Seen:
+        found = self._seen.get(numbers)
+        if found is None:
+            if len(self._seen) >= _MAX_NUMBERS:
+                self._seen.clear()
+            found = self._seen[numbers] = Seen(self, numbers)
+        return found
+
+    def look(self, functions: tuple[Any, ...]) -> Met | None:
+        """None: it is not told whether they have the fingerprint."""
+        new, self._new = self._new, None
+        if new is not None:
+            self._ways = new(), *self._ways[: _MAX_WAYS - 1]
+        for again in self._ways:
+            found = again(*functions)
+            if found is not None:
+                tensors, numbers = found
+                return self._seen.get(numbers) or self.seen(numbers), tensors
+        return None
+
+    def learn(self, way: Way) -> None:
+        """Of functions that have the fingerprint, and of which no way before told it."""
+        if self._count < _MAX_COMPILED:
+            self._count += 1
+            self._new = way
+
+
+# What was seen, and the tensors that the functions see now.
+Met = tuple[Seen, Sequence[torch.Tensor]]
+
+
+class Look:
+    """Functions as they are now.
+
+    Attributes:
+        seen: what functions like them had.
+        fingerprint: where all that they see was walked over.
+    """
+
+    __slots__ = ("_tensors", "fingerprint", "seen")
+
+    def __init__(self, met: Met, fingerprint: Fingerprint | None = None) -> None:
+        self.seen, self._tensors = met
+        self.fingerprint = fingerprint
+
     def tensors(self, known: Known) -> list[torch.Tensor]:
         """As the functions see them now."""
-        tensors = self.fingerprint.tensors
+        tensors = self._tensors
         return [tensors[each] if type(each) is int else each.made(tensors[each.of]) for each in known.sources]
 
+    @property
+    def sees_modules(self) -> bool:
+        return self.fingerprint is not None and self.fingerprint.sees_modules
+
+    def sees_only(self, known: Known) -> bool:
+        """Whether the call's tensors are all that the functions see, in order."""
+        return known.sources == tuple(range(len(self._tensors)))
+
     def open(self, functions: tuple[Any, ...]) -> tuple[tuple[Any, ...], Captured]:
-        """The functions that were looked at, with Numbers where they captured numbers."""
-        numbers = tuple(self.fingerprint.numbers)
-        self.family.meet(numbers)
-        captured = Captured(numbers, self.family.varied, self.fingerprint.of_tensors)
-        opened = open_numbers(functions, self.fingerprint, captured) if self.fingerprint.places else functions
+        """The functions that were walked over, with Numbers where they captured numbers."""
+        fingerprint = self.fingerprint
+        assert fingerprint is not None
+        numbers, family = tuple(fingerprint.numbers), self.seen.program.family
+        family.meet(numbers)
+        captured = Captured(numbers, family.varied, fingerprint.of_tensors)
+        opened = open_numbers(functions, fingerprint, captured) if fingerprint.places else functions
         if opened is None:
             captured.decide_all()
         return opened or functions, captured
@@ -196,10 +281,11 @@ class Seen:
     ) -> None:
         """A call that was translated just now, unless the translation depends on more than the fingerprint says.
         `called`: classes of the modules that the functions called."""
-        if tensors.reads_values or not called <= self.fingerprint.whole:
+        fingerprint = self.fingerprint
+        if fingerprint is None or tensors.reads_values or not called <= fingerprint.whole:
             return
         named = tensors.tensors()
-        found = [_source_of(named[tensor.name], self.fingerprint.tensors) for tensor in variant.spec.tensors]
+        found = [_source_of(named[tensor.name], fingerprint.tensors) for tensor in variant.spec.tensors]
         sources = tuple(source for source in found if source is not None)
         if len(sources) < len(found):
             return
@@ -209,63 +295,114 @@ class Seen:
         known = translated.known(numbers.values)
         if known is None:
             return
-        self._keep(key, known)
+        self.seen.keep(key, known)
         if numbers.values:
-            self.family.add(key, numbers, translated)
-
-    def _keep(self, key: Key, known: Known) -> None:
-        if len(self.calls) >= _MAX_CALLS:
-            self.calls.clear()
-        self.calls[key] = known
+            self.seen.program.family.add(key, numbers, translated)
 
 
-_seen: dict[tuple[int, ...], Seen] = {}
-# By fingerprint: the calls of functions that captured no numbers, those of functions that did, and what keeps the
-# addresses in the fingerprint from naming something else.
-_calls: dict[Key, tuple[dict[Key, Known], _Family, list[Any]]] = {}
+class _Same(NamedTuple):
+    """Functions that are kept: weak references with their places, what they saw and what is told of it."""
+
+    references: tuple[tuple[Any, int], ...]
+    fingerprint: Fingerprint
+    met: Met
+
+
+_same: dict[tuple[int, ...], _Same] = {}  # by addresses of functions that still are there
+_programs: dict[Key, Program] = {}  # by fingerprint
+# Where to look first, and nothing else: by addresses, of what may be there no more, and by those of the code.
+_by_place: dict[tuple[int, ...], Program] = {}
+_by_code: dict[tuple[int, ...], tuple[Program, ...]] = {}
 
 
 def forget() -> None:
     """Every call is translated anew."""
-    _seen.clear()
-    _calls.clear()
+    _same.clear()
+    _programs.clear()
+    _by_place.clear()
+    _by_code.clear()
 
 
-def recall(score_mod: Any, of_blocks: Any, mask_mod: Any, sink: Any = None) -> Seen | None:
-    """What was seen of functions that still see it."""
-    seen = _seen.get((id(score_mod), id(of_blocks), id(mask_mod), id(sink)))
-    if seen is None:
-        return None
+def _place(score_mod: Any, of_blocks: Any, mask_mod: Any, sink: Any) -> tuple[int, ...]:
+    """Of methods, which are made anew each time they are asked for, the functions' and the objects'."""
+    return (
+        hash(score_mod) if type(score_mod) is _METHOD else id(score_mod),
+        hash(of_blocks) if type(of_blocks) is _METHOD else id(of_blocks),
+        hash(mask_mod) if type(mask_mod) is _METHOD else id(mask_mod),
+        id(sink),
+    )
+
+
+def recall(score_mod: Any, of_blocks: Any, mask_mod: Any, sink: Any = None) -> Met | None:
+    """What was seen of functions that see what others saw, or the same again."""
     functions = score_mod, of_blocks, mask_mod, sink
-    for reference, at in seen.references:
-        if reference() is not functions[at]:
-            return None
-    return seen if seen.fingerprint.is_current() else None
+    same = _same.get((id(score_mod), id(of_blocks), id(mask_mod), id(sink)))
+    if same is not None:
+        for reference, at in same.references:
+            if reference() is not functions[at]:
+                break
+        else:
+            if same.fingerprint.is_current():
+                return same.met
+    return _go_back(functions)
 
 
-def look_at(*functions: Any) -> Seen | None:
-    """What is known of a score_mod, two mask_mods and a sink, each of which may be None. None: nothing can be."""
-    seen = recall(*functions)
-    if seen is not None:
-        return seen
+def _keep_same(functions: tuple[Any, ...], fingerprint: Fingerprint, met: Met) -> None:
+    """Functions that come again as they are are asked in less time than the way back takes."""
+    place = tuple([id(function) for function in functions])
+    with contextlib.suppress(TypeError):  # no weak references to a function of this kind
+        references = tuple(
+            (weakref.ref(function, lambda _: _same.pop(place, None)), at)
+            for at, function in enumerate(functions)
+            if function is not None
+        )
+        _same[place] = _Same(references, fingerprint, met)
+
+
+def _go_back(functions: tuple[Any, ...]) -> Met | None:
+    place = _place(*functions)
+    first = _by_place.get(place)
+    if first is not None:
+        met = first.look(functions)
+        if met is not None:
+            return met
+    for program in _by_code.get(place_of_code(functions), ()):
+        met = None if program is first else program.look(functions)
+        if met is not None:
+            _put(_by_place, place, program)
+            return met
+    return None
+
+
+def _put(places: dict[tuple[int, ...], Any], place: tuple[int, ...], found: Any) -> None:
+    if len(places) >= _MAX_PLACES:
+        places.clear()
+    places[place] = found
+
+
+def _met(fingerprint: Fingerprint) -> Met:
+    program = _programs.get(fingerprint.key)
+    if program is None:
+        if len(_programs) >= _MAX_FINGERPRINTS:
+            forget()
+        program = _programs[fingerprint.key] = Program(fingerprint.kept)
+    return program.seen(tuple(fingerprint.numbers)), fingerprint.tensors
+
+
+def look_at(*functions: Any) -> Look | None:
+    """What is known of the same, by all that they see. None: nothing can be."""
     try:
         fingerprint = Fingerprint(functions)
-        known = _calls.get(fingerprint.key)
+        met = _met(fingerprint)
     except (Unknown, TypeError):  # TypeError: a value that cannot be hashed
         return None
-    if known is None:
-        if len(_calls) >= _MAX_FINGERPRINTS:
-            forget()
-        known = _calls[fingerprint.key] = {}, _Family(), fingerprint.kept
-    calls, family, _ = known
-    found = Seen((), fingerprint, family, {} if fingerprint.numbers else calls)
-    place = tuple([id(function) for function in functions])
-    if fingerprint.is_bound:  # others are looked at anew each time, and nothing keeps what they see
-        with contextlib.suppress(TypeError):  # no weak references to a function of this kind
-            found.references = tuple(
-                (weakref.ref(function, lambda _: _seen.pop(place, None)), at)
-                for at, function in enumerate(functions)
-                if function is not None
-            )
-            _seen[place] = found
-    return found
+    program = met[0].program
+    if program.look(functions) is None:
+        program.learn(fingerprint.way)
+    if fingerprint.is_bound:
+        _keep_same(functions, fingerprint, met)
+    _put(_by_place, _place(*functions), program)
+    code = place_of_code(functions)
+    others = [each for each in _by_code.get(code, ()) if each is not program]
+    _put(_by_code, code, (program, *others[: _MAX_OF_CODE - 1]))
+    return Look(met, fingerprint)

@@ -122,10 +122,13 @@ def _dense(counts: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
     return dense.scatter_(-1, places, True)[..., :columns].contiguous()
 
 
-def _four_dims(table: torch.Tensor) -> torch.Tensor:
+def _own_dims(table: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
+    """A table without batch and heads where all are alike, and which of the two it has. A look-up by a constant beside
+    positions would do, but not in torch 2.9's vmap."""
     while table.dim() < 4:
         table = table[None]
-    return table
+    own = [at for at in (0, 1) if table.shape[at] > 1]
+    return table[tuple([slice(None) if at in own else 0 for at in (0, 1)])], own
 
 
 def mask_mod_of(mask: torch_flex.BlockMask) -> MaskMod:
@@ -152,10 +155,10 @@ def mask_mod_of_blocks(
     full_kv_indices: torch.Tensor | None,
 ) -> MaskMod:
     """The same of what a block mask holds, by torch's names."""
-    partial = _four_dims(_dense(kv_num_blocks, kv_indices))
+    partial = _own_dims(_dense(kv_num_blocks, kv_indices))
     full = None
     if full_kv_num_blocks is not None and full_kv_indices is not None:
-        full = _four_dims(_dense(full_kv_num_blocks, full_kv_indices))
+        full = _own_dims(_dense(full_kv_num_blocks, full_kv_indices))
     q_size, kv_size = block_size
     if torch.compiler.is_dynamo_compiling():  # constants of the kernel, where lengths are symbols
         from torch._dynamo.comptime import comptime
@@ -163,8 +166,9 @@ def mask_mod_of_blocks(
         comptime.force_static(q_size)
         comptime.force_static(kv_size)
 
-    def of(table: torch.Tensor, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        return table[b if table.shape[0] > 1 else 0, h if table.shape[1] > 1 else 0, q_idx // q_size, kv_idx // kv_size]
+    def of(looked_up: tuple[torch.Tensor, list[int]], b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        table, own = looked_up
+        return table[(*[(b, h)[at] for at in own], q_idx // q_size, kv_idx // kv_size)]
 
     def by_blocks(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
         live = of(partial, b, h, q_idx, kv_idx) & mask_mod(b, h, q_idx, kv_idx)

@@ -24,7 +24,7 @@ from attune.torch._negative import resolved
 from attune.torch._numbers import constant
 from attune.torch._operator_call import call_operator, is_plain, spec_text
 from attune.torch._plans import ForwardPlan, NoGradientError, Variant, variant_of
-from attune.torch._recall import Known, Seen, look_at, recall
+from attune.torch._recall import Known, Look, Met, Seen, recall, look_at
 from attune.torch._transforms import refuse_jit
 from attune.torch.block_mask import BlockMask, MaskMod, mask_mod_of
 
@@ -99,7 +99,7 @@ def flex_attention(
             _refuse_scale()
         if not torch.compiler.is_dynamo_compiling():
             scale = scale.item()  # a call is found by what it says; a tensor is the same with another value
-    met: Seen | None = None
+    met: Met | None = None
     says: tuple[Any, ...] = ()
     if (
         return_aux is None
@@ -113,8 +113,9 @@ def flex_attention(
                 scale, enable_gqa, dropout, precision, torch.is_grad_enabled(),
                 None if block_mask is None else (block_mask.seq_lengths, block_mask.BLOCK_SIZE),
             )  # fmt: skip
-            for bound in _bound_of(met, says, query, key, value):
-                captured = bound.kept
+            seen, tensors = met
+            for bound in _bound_of(seen, says, query, key, value):
+                captured = tensors if bound.kept is None else [tensors[at] for at in bound.kept]
                 if bound.go is not None:
                     found = bound.go(query, key, value, captured, return_lse)
                     if found is not None:
@@ -133,22 +134,23 @@ def flex_attention(
     if not torch.compiler.is_dynamo_compiling():
         refuse_jit()
         query, key, value = resolved(query), resolved(key), resolved(value)
-    seen, call = None, ()
+    look, call = None, ()
     if return_aux is None and not torch.compiler.is_dynamo_compiling():
-        seen, call, known = _recall(
-            query, key, value, score_mod, block_mask, mask_mod, scale, enable_gqa, dropout, sink, precision
+        was_met = met is not None and met[0].last is not None
+        look, call, known = _look(
+            query, key, value, score_mod, block_mask, mask_mod, scale, enable_gqa, dropout, sink, precision, met
         )
-        if known is not None:
+        if look is not None and known is not None:
             key, value = of_one_batch(query, key, value)
             launch = known.launch
             if known.sources or dropout:
-                tensors = seen.tensors(known)
+                tensors = look.tensors(known)
                 launch = Launch(tensors, known.variant.auxiliaries(tensors, query.device), known.scalars)
             if dropout:
                 launch.seed, launch.offset = _dropout.state_of(known.variant.spec, query.device)
             out, lse = attend(known.variant, known.plan, launch, query, key, value, return_lse)
-            if met is not None and met is seen:
-                _bind(met, known, says, given, (query, key, value))
+            if was_met:
+                _bind(look, known, says, given, (query, key, value))
             return (out, lse) if return_lse else out
     if not torch.compiler.is_dynamo_compiling():
         check_functions(score_mod, block_mask, mask_mod)
@@ -189,10 +191,10 @@ def flex_attention(
     try:
         if wants_max:
             raise Untranslatable("max_scores is asked for, which Attune's kernels do not give")
-        if seen is not None:
+        if look is not None:
             of_blocks = None if block_mask is None else block_mask.mask_mod
             functions = (score_mod, of_blocks, mask_mod)
-            out, lse = _run_seen(query, key, value, functions, scale, dropout, sink, precision, wants_lse, seen, call)
+            out, lse = _run_seen(query, key, value, functions, scale, dropout, sink, precision, wants_lse, look, call)
         else:
             out, lse = _run(query, key, value, score_mod, whole_mask, scale, dropout, sink, precision, wants_lse)
     except (Untranslatable, UnsupportedError, BadInputError) as reason:
@@ -223,8 +225,8 @@ def _refuse_scale() -> NoReturn:
     raise BadInputError("`scale` requires a gradient, and has none", "multiply by it in score_mod, which gives one")
 
 
-def _meet(score_mod: Any, block_mask: torch_flex.BlockMask | None, mask_mod: MaskMod | None) -> Seen | None:
-    """What was seen of the functions, where nothing of it has changed."""
+def _meet(score_mod: Any, block_mask: torch_flex.BlockMask | None, mask_mod: MaskMod | None) -> Met | None:
+    """What was seen of the functions, where they see nothing new."""
     if block_mask is None:
         return recall(score_mod, None, mask_mod, None)
     if type(block_mask) is not BlockMask or block_mask._made_of is None:
@@ -247,7 +249,7 @@ def _bound_of(
 
 
 def _bind(
-    seen: Seen,
+    look: Look,
     known: Known,
     says: tuple[Any, ...],
     given: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
@@ -256,18 +258,19 @@ def _bind(
     """A call that was recalled: the next one that says the same, of such tensors, is found at once."""
     if any(type(source) is not int for source in known.sources):
         return  # a view that is kept stays where it is when its tensor's memory is another's
-    captured = tuple(seen.tensors(known))
+    captured = tuple(look.tensors(known))
     scale, _, dropout, precision, *_ = says
     if can_be_bound(given, operands, captured, (scale, dropout)):
         numbers, slots = (known.scalars, None, None), range(len(captured))
         holds = holds_of(operands[0], precision is None)
-        sizes = sizes_of(operands)  # what is captured is the same
-        bound = Bound(known.plan, operands, captured, slots, numbers, bool(dropout), holds, captured, sizes=sizes)
+        kept = None if look.sees_only(known) else known.sources
+        sizes = sizes_of(operands)  # what is captured is alike
+        bound = Bound(known.plan, operands, captured, slots, numbers, bool(dropout), holds, kept, sizes=sizes)
         with contextlib.suppress(TypeError):  # what is said has no hash
-            keep_in(seen.bound, says, bound)
+            keep_in(look.seen.bound, says, bound)
 
 
-def _recall(
+def _look(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -279,8 +282,10 @@ def _recall(
     dropout: float,
     sink: torch.Tensor | None,
     precision: str | None,
-) -> tuple[Seen | None, tuple[Any, ...], Known | None]:
-    """What is known of the functions, the call's key among those that they had, and the call where it is known."""
+    met: Met | None,
+) -> tuple[Look | None, tuple[Any, ...], Known | None]:
+    """The functions, the call's key among those that they had, and the call where it is known. `met`: where they were
+    recalled already."""
     of_blocks = None
     if block_mask is not None:
         if not isinstance(block_mask, BlockMask) or not block_mask.is_its_mask_mod():
@@ -289,8 +294,10 @@ def _recall(
     if not is_plain(query, key, value):
         return None, (), None
     # A tensor by itself would be remembered for as long as it lives, and keep itself alive.
-    seen = look_at(score_mod, of_blocks, mask_mod, None if sink is None else (sink,))
-    if seen is None:
+    functions = score_mod, of_blocks, mask_mod, None if sink is None else (sink,)
+    met = recall(*functions) if met is None else met
+    look = look_at(*functions) if met is None else Look(met)
+    if look is None:
         return None, (), None
     try:
         call = (
@@ -303,7 +310,11 @@ def _recall(
         )
     except RuntimeError:  # a nested tensor, which has no sizes and is refused by name
         return None, (), None
-    return seen, call, seen.find(call)
+    known = look.seen.find(call)
+    if known is None and look.fingerprint is None:  # to translate it takes all that they see
+        look = look_at(*functions)
+        known = None if look is None else look.seen.find(call)
+    return look, call, known
 
 
 def _run_seen(
@@ -316,14 +327,14 @@ def _run_seen(
     sink: torch.Tensor | None,
     precision: str | None,
     wants_lse: bool,
-    seen: Seen,
+    look: Look,
     call: tuple[Any, ...],
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """O and LSE of a call that is not known yet, of functions that can be told again: a score_mod and two mask_mods. It
     is remembered."""
     key, value = of_one_batch(query, key, value)
-    opened, numbers = seen.open(functions)
-    with watched(seen.fingerprint.sees_modules) as called:
+    opened, numbers = look.open(functions)
+    with watched(look.sees_modules) as called:
         try:
             both = _both(*opened[1:])
             text, captured = spec_text(query, key, value, opened[0], both, scale, dropout, sink, precision, numbers)
@@ -338,7 +349,7 @@ def _run_seen(
             variant = variant_of(text)
     plan, launch = _launch(variant, captured, query, key, value, dropout)
     found = attend(variant, plan, launch, query, key, value, wants_lse)
-    seen.remember(call, variant, plan, captured, numbers, called)
+    look.remember(call, variant, plan, captured, numbers, called)
     return found
 
 
