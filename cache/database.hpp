@@ -22,6 +22,7 @@ class Connection final : private HeldFile, public SQLite::Database {
   Connection(HeldFile file, int flags, int busy_timeout_ms, const std::string& vfs)
       : HeldFile(std::move(file)), SQLite::Database(held_path(), flags, busy_timeout_ms, vfs) {}
   using HeldFile::check_code;
+  using HeldFile::check_writable;
   using HeldFile::held_path;
 };
 

@@ -89,4 +89,16 @@ Status HeldFile::check_code() const {
   return ok_status();
 }
 
+Status HeldFile::check_writable() const {
+  for (const char* const name : {name_.c_str(), "."}) {
+    if (faccessat(folder_, name, W_OK, AT_EACCESS) == 0) continue;
+    if (errno != EACCES && errno != EROFS) continue;  // it could not be asked
+    return Error{.id = "cache-read-only",
+                 .message = fmt::format(
+                     "cache `{}` cannot be written: {}{}", shown_,
+                     name == name_ ? "" : "its folder: ", std::generic_category().message(errno))};
+  }
+  return ok_status();
+}
+
 }  // namespace attune::cache

@@ -25,6 +25,8 @@ class HeldFile {
   // and nobody else may write them. Else "cache-untrusted", which says what is wrong and what
   // helps.
   Status check_code() const;
+  // Whether file and folder, which gets a journal, may be written, now. Else "cache-read-only".
+  Status check_writable() const;
 
  private:
   HeldFile(int folder, std::string name, std::string shown);

@@ -368,6 +368,13 @@ Result<std::unique_ptr<Store>> open_store(const std::string& path, const StoreOp
   return std::unique_ptr<Store>(std::move(store));
 }
 
+Result<std::unique_ptr<Store>> open_writable_store(const std::string& path) {
+  ATT_TRY(std::unique_ptr<Store> store, open_store(path));
+  const std::string why = store->health().not_written;
+  if (!why.empty()) return Error{.id = "cache-read-only", .message = why};
+  return store;
+}
+
 std::string default_store_path() {
   const auto variable = [](const char* name) {
     const char* value = std::getenv(name);

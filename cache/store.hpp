@@ -120,6 +120,7 @@ struct StoreHealth {
   int failed_writes = 0;     // full disk, lock not granted, read-only
   bool network = false;      // the file lies on a network filesystem
   std::string code_refused;  // why none of its code is run or stored; empty: it is
+  std::string not_written;   // why nothing can be stored, at this moment; empty: it can
   std::string last_warning;
 };
 
@@ -180,6 +181,8 @@ struct StoreOptions {
 // and not there), "cache-from-the-future", "cache-foreign-file", "cache-locked", "cache-io".
 Result<std::unique_ptr<Store>> open_store(const std::string& path,
                                           const StoreOptions& options = {});
+// The same for who is about to measure for long: "cache-read-only" where nothing could be stored.
+Result<std::unique_ptr<Store>> open_writable_store(const std::string& path);
 // $ATTUNE_CACHE, else $XDG_CACHE_HOME/attune/attune.db, else ~/.cache/attune/attune.db; empty, for
 // no cache, where the first is `none` or the latter two are not set to absolute paths.
 std::string default_store_path();

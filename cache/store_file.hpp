@@ -28,7 +28,12 @@ class StoreFile {
   const StoreOptions& options() const { return options_; }
   StoreHealth health() const {
     const std::lock_guard lock(mutex_);
-    return health_;
+    StoreHealth health = health_;
+    if (database_ && !options_.read_only) {
+      const Status writable = database_->check_writable();
+      if (!writable.ok()) health.not_written = writable.error().message;
+    }
+    return health;
   }
 
   // f(database, health) with the file open, as T or Result<T>.

@@ -179,8 +179,9 @@ std::string report_page(const Report& report) {
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">"
       "<title>Attune: tuning report</title><style>" +
       std::string(kStyle) + "</style></head><body><h1>Tuning report</h1>";
-  html += fmt::format("<p>{} problems, {} candidates measured, {} rejected; from <code>{}</code>.",
-                      report.problems.size(), measured, rejected, escape(report.source));
+  html += fmt::format("<p>{}, {} measured, {} rejected; from <code>{}</code>.",
+                      counted(report.problems.size(), "problem"), counted(measured, "candidate"),
+                      rejected, escape(report.source));
   if (guesses > 0) {
     html += fmt::format(" Taking the cost model's first guess would cost {} on average.",
                         share(regret / guesses));

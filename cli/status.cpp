@@ -37,12 +37,15 @@ void show(const Json& status) {
     file.read("problems_known", problems_known);
     const std::string state = text_of(file, "state");
     const bool used = !file.contains("problem");
-    print(fmt::format("cache     {} {}, {} tuned problems for this device\n", text_of(file, "path"),
-                      paint(state, used ? Colour::kGreen : Colour::kYellow), problems_known));
+    print(fmt::format("cache     {} {}, {} for this device\n", text_of(file, "path"),
+                      paint(state, used ? Colour::kGreen : Colour::kYellow),
+                      counted(static_cast<std::size_t>(problems_known), "tuned problem")));
     const std::string problem = text_of(file, used ? "last_warning" : "problem");
     if (!problem.empty()) print(fmt::format("          {}\n", problem));
-    const std::string refused = text_of(file, "code_refused");
-    if (!refused.empty() && refused != problem) print(fmt::format("          {}\n", refused));
+    for (const char* key : {"code_refused", "not_written"}) {
+      const std::string why = text_of(file, key);
+      if (!why.empty() && why != problem) print(fmt::format("          {}\n", why));
+    }
   }
 }
 

@@ -114,7 +114,7 @@ Result<Store*> Workbench::required_store() {
                    .message = "this command needs a cache file",
                    .hint = "--cache FILE"};
     }
-    ATT_TRY(store_, open_store(path));
+    ATT_TRY(store_, open_writable_store(path));
   }
   return store_.get();
 }
@@ -127,14 +127,15 @@ Store* Workbench::store() {
     overlay_ = Overlay::open(files);
     return overlay_.get();
   }
-  if (store_tried_ || files.user_file.empty()) return store_.get();
+  if (store_ != nullptr || store_tried_ || files.user_file.empty()) return store_.get();
   store_tried_ = true;
-  auto opened = required_store();
+  auto opened = open_store(files.user_file);
   if (!opened.ok()) {
     warn(fmt::format("going on without the cache: {}", opened.error().message));
     return nullptr;
   }
-  return opened.value();
+  store_ = *std::move(opened);
+  return store_.get();
 }
 
 DeviceFacts Workbench::facts(Target target) {

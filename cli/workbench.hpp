@@ -29,7 +29,7 @@ class Workbench {
   // What a runtime asks: the cache file, behind it those of $ATTUNE_SYSTEM_CACHE. Null with a
   // warning when there is none: everything works without, only slower.
   Store* store();
-  // The cache file alone, for commands that are about it.
+  // The cache file alone, for commands that fill it.
   Result<Store*> required_store();
   // What the cost model plans for: the open device when `target` is its, else the published part's
   // facts.

@@ -1,6 +1,6 @@
 /* Memory for the examples: of GPU 0 through the CUDA driver where there is one, else of the host.
  * A real application has its own; this one is opened at run time so that the examples build and run
- * without CUDA. Plain C, no error is recovered from: a failed call ends the example. */
+ * without CUDA. Plain C11 or C++, no error is recovered from: a failed call ends the example. */
 #ifndef ATTUNE_EXAMPLES_DEVICE_MEMORY_H_
 #define ATTUNE_EXAMPLES_DEVICE_MEMORY_H_
 
@@ -26,40 +26,52 @@ static void device_check(int result, const char* call) {
   exit(1);
 }
 
+/* What the driver calls so. ISO C converts no object's pointer to a function's. */
+static void device_bind(void* driver, const char* name, void* function) {
+  void* found = dlsym(driver, name);
+  memcpy(function, &found, sizeof found);
+}
+
 /* Makes GPU 0's primary context current, which is what att_runtime_create looks for. */
 static device_memory device_memory_open(void) {
   device_memory memory;
   memset(&memory, 0, sizeof memory);
   void* driver = dlopen("libcuda.so.1", RTLD_NOW);
   if (driver == NULL) return memory;
-  int (*init)(unsigned) = (int (*)(unsigned))dlsym(driver, "cuInit");
-  int (*get)(int*, int) = (int (*)(int*, int))dlsym(driver, "cuDeviceGet");
-  int (*retain)(void**, int) = (int (*)(void**, int))dlsym(driver, "cuDevicePrimaryCtxRetain");
-  int (*set_current)(void*) = (int (*)(void*))dlsym(driver, "cuCtxSetCurrent");
+  int (*init)(unsigned);
+  int (*get)(int*, int);
+  int (*retain)(void**, int);
+  int (*set_current)(void*);
+  device_bind(driver, "cuInit", &init);
+  device_bind(driver, "cuDeviceGet", &get);
+  device_bind(driver, "cuDevicePrimaryCtxRetain", &retain);
+  device_bind(driver, "cuCtxSetCurrent", &set_current);
   int device = 0;
   void* context = NULL;
   if (init(0) != 0 || get(&device, 0) != 0) return memory;
   device_check(retain(&context, device), "cuDevicePrimaryCtxRetain");
   device_check(set_current(context), "cuCtxSetCurrent");
-  memory.mem_alloc = (int (*)(device_address*, size_t))dlsym(driver, "cuMemAlloc_v2");
-  memory.mem_free = (int (*)(device_address))dlsym(driver, "cuMemFree_v2");
-  memory.to_device = (int (*)(device_address, const void*, size_t))dlsym(driver, "cuMemcpyHtoD_v2");
-  memory.to_host = (int (*)(void*, device_address, size_t))dlsym(driver, "cuMemcpyDtoH_v2");
-  memory.synchronize = (int (*)(void))dlsym(driver, "cuCtxSynchronize");
+  device_bind(driver, "cuMemAlloc_v2", &memory.mem_alloc);
+  device_bind(driver, "cuMemFree_v2", &memory.mem_free);
+  device_bind(driver, "cuMemcpyHtoD_v2", &memory.to_device);
+  device_bind(driver, "cuMemcpyDtoH_v2", &memory.to_host);
+  device_bind(driver, "cuCtxSynchronize", &memory.synchronize);
   memory.is_gpu = 1;
   return memory;
 }
 
 /* 64-byte aligned, `bytes` copied from `from` unless it is NULL. */
 static void* device_copy_of(const device_memory* memory, const void* from, size_t bytes) {
-  void* pointer = NULL;
+  const size_t alignment = 64;
+  void* pointer;
   if (memory->is_gpu) {
     device_address address = 0;
     device_check(memory->mem_alloc(&address, bytes), "cuMemAlloc");
     if (from != NULL) device_check(memory->to_device(address, from, bytes), "cuMemcpyHtoD");
     return (void*)(size_t)address;
   }
-  if (posix_memalign(&pointer, 64, bytes) != 0) abort();
+  pointer = aligned_alloc(alignment, (bytes + alignment) / alignment * alignment);
+  if (pointer == NULL) abort();
   if (from != NULL) memcpy(pointer, from, bytes);
   return pointer;
 }
@@ -86,7 +98,7 @@ static void device_wait(const device_memory* memory) {
 
 static double seconds_now(void) {
   struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
+  timespec_get(&now, TIME_UTC);
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 

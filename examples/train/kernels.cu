@@ -208,7 +208,8 @@ extern "C" __global__ void __launch_bounds__(kThreads)
     multiply(size_t m, size_t n, size_t k, size_t share, const float* a, size_t a_row, size_t a_k,
              const float* b, size_t b_k, size_t b_column, float* part) {
   constexpr int kTile = 64, kDepth = 16, kSide = 16, kEach = kTile / kSide;
-  __shared__ float rows[kDepth][kTile + 1], columns[kDepth][kTile + 1];
+  __shared__ float rows[kDepth][kTile + 1];
+  __shared__ float columns[kDepth][kTile + 1];
   const int t = (int)threadIdx.x;
   const size_t row = blockIdx.x * (size_t)kTile, column = blockIdx.y * (size_t)kTile;
   const size_t first = blockIdx.z * share;

@@ -20,7 +20,7 @@ const char* state_of(const LayerStatus& layer) {
     return "unusable";
   }
   if (layer.health.set_aside > 0) return "set aside";
-  return layer.read_only ? "read-only" : "ok";
+  return layer.read_only || !layer.health.not_written.empty() ? "read-only" : "ok";
 }
 
 Json describe(const LayerStatus& layer) {
@@ -37,6 +37,7 @@ Json describe(const LayerStatus& layer) {
   json.set("failed_writes", layer.health.failed_writes);
   json.set("network", layer.health.network);
   if (!layer.health.code_refused.empty()) json.set("code_refused", layer.health.code_refused);
+  if (!layer.health.not_written.empty()) json.set("not_written", layer.health.not_written);
   if (!layer.health.last_warning.empty()) json.set("last_warning", layer.health.last_warning);
   return json;
 }

@@ -15,6 +15,7 @@ namespace {
 
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 
 TEST_F(OnTheCpu, TheCacheListsAndShowsWhatWasMeasured) {
   const Json listed = parse(attune({"cache", "ls", "--cache", cache(), "--json"}));
@@ -114,6 +115,38 @@ TEST_F(OnTheCpu, TheBestPlansKernelIsPinnedAndAllOfASpecsAreUnpinned) {
   unpin.push_back("--off");
   EXPECT_GT(parse(attune(unpin))["unpinned"], 1) << "every candidate's";
   EXPECT_EQ(parse(attune({"cache", "pin", "full", "--cache", cache(), "--json"}))["pinned"], 0);
+}
+
+// Nothing is measured for a file that will not remember it.
+TEST_F(OnTheCpu, WhatCannotBeWrittenIsToldBeforeItIsTuned) {
+  namespace fs = std::filesystem;
+  const std::string folder = scratch_directory() + "/kept", file = folder + "/kept.db";
+  fs::create_directory(folder);
+  fs::copy(cache(), file);
+  fs::permissions(scratch_directory(), fs::perms{0711});
+  const auto as_stranger = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.end(), {"--device", "cpu", "--cache", file});
+    return attune(arguments, {.stranger = true});
+  };
+  struct Case {
+    int file, folder;
+    const char* why;
+  };
+  for (const Case& one : {Case{0444, 0777, "cannot be written: Permission denied"},
+                          Case{0666, 0555, "cannot be written: its folder: Permission denied"}}) {
+    fs::permissions(file, fs::perms(one.file));
+    fs::permissions(folder, fs::perms(one.folder));
+    const Outcome status = as_stranger({"status"});
+    EXPECT_EQ(status.code, 0);
+    EXPECT_THAT(status.out, HasSubstr(file + " read-only, 1 tuned problem"));
+    EXPECT_THAT(status.out, HasSubstr(one.why));
+    const Outcome tuned = as_stranger({"tune", "causal", "--shape", "heads=2,q_len=96"});
+    EXPECT_EQ(tuned.code, 1);
+    EXPECT_THAT(tuned.err, HasSubstr(one.why));
+    EXPECT_THAT(tuned.err, Not(HasSubstr("measuring")));
+    EXPECT_EQ(as_stranger({"run", "causal", "--shape", "heads=2,q_len=64"}).code, 0);
+  }
+  fs::permissions(folder, fs::perms{0755});
 }
 
 TEST(Cache, OfNoFileIsAnError) {

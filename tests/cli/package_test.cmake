@@ -75,7 +75,7 @@ foreach(package attune attune-static)
   if(package STREQUAL attune)  # how the host finds a shared library is its own affair
     list(APPEND flags -Wl,-rpath,${libraries})
   endif()
-  run(${compiler} -Wall -Wextra -Werror -o ${hosts}/${package} ${SOURCE}/examples/host_app_c/main.c
+  run(${compiler} -std=c11 -pedantic -Wall -Wextra -Werror -o ${hosts}/${package} ${SOURCE}/examples/host_app_c/main.c
       ${flags} -lm -ldl)
   check(${package} ${hosts}/${package})
 endforeach()

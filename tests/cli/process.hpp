@@ -22,6 +22,7 @@ struct RunOptions {
   bool no_streams = false;    // stdin, stdout and stderr are closed from the start
   bool close_stdout = false;  // the reader has gone before the first byte
   bool ignore_sigpipe = false;
+  bool stranger = false;  // of another user, where the tests run as root
   bool terminal = false;  // stdout and stderr are one pseudo-terminal; both come in `out`
 };
 

@@ -133,7 +133,12 @@ CUresult cuDeviceGetAttribute(int* value, int attribute, CUdevice) {
   return *value = found->second, kCudaSuccess;
 }
 CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice) {
-  return *bytes = std::size_t{80} << 30, kCudaSuccess;
+  return *bytes = emu::memory_bytes(), kCudaSuccess;
+}
+CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
+  const Locked locked(lock());
+  *total = emu::memory_bytes();
+  return *free = *total - emu::used_bytes(), kCudaSuccess;
 }
 CUresult cuDeviceGetPCIBusId(char* id, int length, CUdevice) {
   std::snprintf(id, static_cast<std::size_t>(length), "0000:00:00.0");
@@ -219,7 +224,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
   std::shared_ptr<emu::BoundKernel> kernel(
       chosen.entry->bind(parameters),
       [library = chosen.library](const emu::BoundKernel* done) { delete done; });
-  emu::Launch launch{.blocks = config->gridDimX,
+  emu::Launch launch{.grid = {config->gridDimX, config->gridDimY, config->gridDimZ},
                      .threads = config->blockDimX,
                      .shared_bytes = config->sharedMemBytes,
                      .cluster = 1,
@@ -229,16 +234,32 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
       launch.cluster = config->attrs[i].value.cluster_dim.x;
     }
   }
-  if (launch.blocks == 0 || launch.threads == 0 || launch.threads > 1024 ||
-      launch.blocks % launch.cluster != 0) {
+  const auto [x, y, z] = launch.grid;
+  if (x == 0 || y == 0 || z == 0 || y > 65535 || z > 65535 || emu::u64{x} * y * z >> 32 != 0 ||
+      launch.threads == 0 || launch.threads > 1024 || x % launch.cluster != 0) {
     return kCudaErrorInvalidValue;
   }
   return enqueue(config->hStream, [kernel, launch] { return run(launch); });
+}
+// The same by their older names: examples/train calls these.
+CUresult cuModuleLoadData(CUlibrary* module, const void* code) {
+  return cuLibraryLoadData(module, code, nullptr, nullptr, 0, nullptr, nullptr, 0);
+}
+CUresult cuModuleGetFunction(CUfunction* function, CUlibrary module, const char* name) {
+  return cuLibraryGetKernel(reinterpret_cast<CUkernel*>(function), module, name);
+}
+CUresult cuLaunchKernel(CUfunction function, unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,
+                        CUstream stream, void** parameters, void** extra) {
+  const CUlaunchConfig config{grid_x,  grid_y,       grid_z, block_x, block_y,
+                              block_z, shared_bytes, stream, nullptr, 0};
+  return cuLaunchKernelEx(&config, function, parameters, extra);
 }
 
 CUresult cuMemAlloc_v2(CUdeviceptr* pointer, std::size_t bytes) {
   const Locked locked(lock());
   if (bytes == 0) return kCudaErrorInvalidValue;
+  if (bytes > emu::memory_bytes() - emu::used_bytes()) return kOutOfMemory;
   // Its end is a page's, and behind that is a page that nobody may touch.
   constexpr std::size_t kPage = 4096, kAlignment = 256;
   const std::size_t used = (bytes + kAlignment - 1) / kAlignment * kAlignment;
@@ -277,10 +298,19 @@ CUresult cuMemcpyDtoHAsync_v2(void* to, CUdeviceptr from, std::size_t bytes, CUs
   const Locked locked(lock());
   return enqueue(stream, [=] { return cuMemcpyDtoH_v2(to, from, bytes); });
 }
+CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr to, const void* from, std::size_t bytes,
+                              CUstream stream) {
+  const Locked locked(lock());
+  return enqueue(stream, [=] { return cuMemcpyHtoD_v2(to, from, bytes); });
+}
 CUresult cuMemsetD8_v2(CUdeviceptr to, unsigned char byte, std::size_t bytes) {
   const Locked locked(lock());
   std::memset(reinterpret_cast<void*>(to), byte, bytes);
   return kCudaSuccess;
+}
+CUresult cuMemsetD8Async(CUdeviceptr to, unsigned char byte, std::size_t bytes, CUstream stream) {
+  const Locked locked(lock());
+  return enqueue(stream, [=] { return cuMemsetD8_v2(to, byte, bytes); });
 }
 CUresult cuMemsetD32Async(CUdeviceptr to, unsigned word, std::size_t count, CUstream stream) {
   const Locked locked(lock());

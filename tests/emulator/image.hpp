@@ -16,5 +16,10 @@ inline int emulated_arch() {
   const char* chosen = std::getenv("ATTUNE_EMULATOR_ARCH");
   return chosen != nullptr ? std::atoi(chosen) : 90;
 }
+// Its memory: ATTUNE_EMULATOR_MEMORY, in MiB; default: 80 GiB.
+inline std::size_t memory_bytes() {
+  const char* chosen = std::getenv("ATTUNE_EMULATOR_MEMORY");
+  return static_cast<std::size_t>(chosen != nullptr ? std::atoi(chosen) : 80 << 10) << 20;
+}
 
 }  // namespace emu

@@ -31,21 +31,25 @@ std::map<u64, std::size_t>& memory() {
   static auto& blocks = *new std::map<u64, std::size_t>;  // freed from at the process' end
   return blocks;
 }
+std::size_t used = 0;
 int generation = 1, generation_seen = 0;  // of `memory`, and of what was found in it last
 
 }  // namespace
 
 void remember_memory(void* address, std::size_t bytes) {
   memory()[reinterpret_cast<u64>(address)] = bytes;
+  used += bytes;
 }
 std::size_t forget_memory(void* address) {
   const auto found = memory().find(reinterpret_cast<u64>(address));
   if (found == memory().end()) return 0;
   const std::size_t bytes = found->second;
   memory().erase(found);
+  used -= bytes;
   ++generation;
   return bytes;
 }
+std::size_t used_bytes() { return used; }
 
 Machine machine;
 
@@ -66,8 +70,8 @@ void Machine::run(const Launch& launch) {
   next_block_ = 0;
   fault_.clear();
   const u32 together = order_ == Order::kRandom ? 4 : 1;
-  for (int polls = 0; next_block_ < launch.blocks || !running_.empty();) {
-    while (running_.size() < together && next_block_ < launch.blocks) start_cluster();
+  for (int polls = 0; next_block_ < launch.blocks() || !running_.empty();) {
+    while (running_.size() < together && next_block_ < launch.blocks()) start_cluster();
     const bool went_on = run_round() || do_postponed();
     if (!fault_.empty()) {
       drop_all();
@@ -75,7 +79,7 @@ void Machine::run(const Launch& launch) {
     }
     if (went_on) {
       polls = 0;
-    } else if (next_block_ < launch.blocks) {
+    } else if (next_block_ < launch.blocks()) {
       start_cluster();
     } else if (++polls > kPollRounds) {
       report_deadlock();
@@ -344,8 +348,13 @@ void Machine::report_parted(const Meeting& meeting, const char* what) {
 }
 
 u32 thread_index() { return static_cast<u32>(machine.current().index); }
-u32 block_index() { return machine.cta().block; }
-u32 block_count() { return machine.launch().blocks; }
+u32 block_size() { return machine.launch().threads; }
+Index block_index() {
+  const Index& grid = machine.launch().grid;
+  const u32 block = machine.cta().block;
+  return {block % grid.x, block / grid.x % grid.y, block / grid.x / grid.y};
+}
+Index block_counts() { return machine.launch().grid; }
 u32 cluster_rank() { return machine.cta().rank; }
 void fault(const char* what) { throw Fault(what); }
 void end_thread() { throw ThreadEnd(); }

@@ -89,7 +89,7 @@ struct Cluster {
 };
 
 struct Cta {
-  u32 block = 0;
+  u32 block = 0;  // of all, x first
   u32 rank = 0;
   Cluster* cluster = nullptr;
   int live = 0;
@@ -103,8 +103,11 @@ struct Cta {
 };
 
 struct Launch {
-  u32 blocks, threads, shared_bytes, cluster;
+  Index grid;
+  u32 threads, shared_bytes, cluster;
   const BoundKernel* kernel;
+  // Of what the driver takes it is less than 2^32.
+  u32 blocks() const { return grid.x * grid.y * grid.z; }
 };
 
 class Machine {
@@ -187,5 +190,6 @@ void mbarrier_complete(u32 barrier, u32 bytes);
 // Device memory: what the driver has given out. Forgetting tells its bytes, or 0.
 void remember_memory(void* address, std::size_t bytes);
 std::size_t forget_memory(void* address);
+std::size_t used_bytes();
 
 }  // namespace emu

@@ -10,11 +10,12 @@ using u32 = unsigned;
 using u64 = unsigned long long;
 
 struct Index {
-  unsigned x;
+  u32 x, y, z;
 };
 u32 thread_index();
-u32 block_index();
-u32 block_count();
+u32 block_size();
+Index block_index();
+Index block_counts();
 u32 cluster_rank();
 
 // A kernel with its arguments.

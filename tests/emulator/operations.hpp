@@ -347,8 +347,17 @@ extern "C" const KernelEntry* emu_kernels() { return last_kernel; }
 
 }  // namespace emu
 
-#define threadIdx (::emu::Index{::emu::thread_index()})
-#define blockIdx (::emu::Index{::emu::block_index()})
-#define gridDim (::emu::Index{::emu::block_count()})
+#define threadIdx (::emu::Index{::emu::thread_index(), 0, 0})
+#define blockDim (::emu::Index{::emu::block_size(), 1, 1})
+#define blockIdx (::emu::block_index())
+#define gridDim (::emu::block_counts())
 inline void __syncthreads() { ::emu::sync_threads(false); }
 inline int __syncthreads_or(int value) { return ::emu::sync_threads(value != 0); }
+inline void __syncwarp() { ::emu::bar_warp_sync(::emu::kWholeWarp); }
+inline float __shfl_xor_sync(unsigned mask, float value, int lanes) {
+  ::emu::whole(mask);
+  return ::emu::as_float(
+      ::emu::shuffle(::emu::of_float(value), static_cast<unsigned>(lanes), 31, true));
+}
+inline unsigned __float_as_uint(float value) { return ::emu::of_float(value); }
+inline float __uint_as_float(unsigned value) { return ::emu::as_float(value); }

@@ -119,7 +119,7 @@ Result<HostTuningState> HostTuning::search() {
   for (const Compiler* compiler : compilers) names.push_back(compiler_name(*compiler));
   ATT_TRY(const std::string device, device_name(workshop.device()));
   const std::string file = user_file(workshop.cache());
-  ATT_TRY(const std::unique_ptr<Store> store, open_store(file));
+  ATT_TRY(const std::unique_ptr<Store> store, open_writable_store(file));
   const WorkerProblem problem{.spec_yaml = request_.yaml,
                               .shape = request_.launch->facts().shape,
                               .pass = request_.pass,

@@ -98,7 +98,8 @@ class Sweep {
   }
 
   void work(int device) {
-    auto store = open_store(sweep_files::results(options_.directory, options_.shard, device));
+    auto store =
+        open_writable_store(sweep_files::results(options_.directory, options_.shard, device));
     if (!store.ok()) return fail(store.error());
     const auto tune = [&](std::size_t index) {
       if (stopping_) return false;
