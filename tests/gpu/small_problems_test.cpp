@@ -6,14 +6,17 @@
 
 #include "tests/gpu/judge.hpp"
 #include "tests/gpu/kernel_bank.hpp"
+#include "tests/verification/packed_backward_checks.hpp"
 #include "tests/verification/packed_checks.hpp"
 #include "tests/verification/paged_checks.hpp"
+#include "tests/verification/shared_prefix.hpp"
 
 namespace attune::gpu_test {
 namespace {
 
 // Tiles that are not full on both sides, and two query heads a K/V head.
 constexpr ProblemShape kShape{.batch = 1, .heads = 2, .kv_heads = 1, .q_len = 300, .kv_len = 461};
+constexpr ProblemShape kPacked{.batch = 3, .heads = 2, .kv_heads = 1, .q_len = 150, .kv_len = 170};
 
 struct Small {
   const char* name;
@@ -97,11 +100,16 @@ INSTANTIATE_TEST_SUITE_P(
         Small{"Causal128", "dtype: bf16\nhead_dim: 128\nmask: causal\n"},
         Small{"Relaxed128", "dtype: bf16\nhead_dim: 128\naccuracy: relaxed\n"},
         Small{"InOrder128", "dtype: fp16\nhead_dim: 128\nmask: causal\ndeterministic: true\n"},
+        Small{"InOrder64",
+              "dtype: bf16\nhead_dim: 64\ndeterministic: true\nscore: 20 * tanh(score / 20)\n"},
         Small{"Wide", "dtype: bf16\nhead_dim: {qk: 192, v: 128}\n"},
         Small{
             "Learned",
             "dtype: bf16\nhead_dim: 64\nmask: causal\nscore: score + slope[h] * (kv_idx - q_idx)\n"
             "tensors: {slope: {dtype: float32, dims: [heads], grad: true}}\n"},
+        Small{"LearnedPairs",
+              "dtype: fp16\nhead_dim: 64\nscore: score + bias[q_idx, kv_idx]\n"
+              "tensors: {bias: {dtype: float32, dims: [q_len, kv_len], grad: true}}\n"},
         Small{"Dropout", "dtype: bf16\nhead_dim: 64\nmask: causal\ndropout: 0.2\n"},
         Small{"Fp32", "dtype: fp32\nhead_dim: 64\n"}),
     name_of);
@@ -109,6 +117,17 @@ INSTANTIATE_TEST_SUITE_P(
 // Sequences of their own lengths, packed or in pages.
 constexpr std::uint64_t kSeed = 1;
 constexpr int kMost = 3, kLongest = 150;
+
+paged::PagedCase paged_case(const AttentionSpec& spec) {
+  if (!spec.shared_prefixes) {
+    return paged::random_case(spec, Arithmetic::kMatrixUnit, kSeed, kLongest);
+  }
+  HostProblem problem =
+      shared_prefix::shared_problem(spec, kPacked, {1, 2, 1}, {170, 121, 130}, 16, 100, kSeed);
+  std::vector<Row> rows = all_rows(problem);
+  return paged::case_of(spec, Arithmetic::kMatrixUnit, std::move(problem),
+                        paged::CacheOrder::kTokensFirst, std::move(rows), "a common prefix");
+}
 
 class SmallSequences : public testing::TestWithParam<Small> {};
 
@@ -125,8 +144,7 @@ TEST_P(SmallSequences, AreRight) {
     const auto kernel = bank.get(spec, plan);
     ASSERT_TRUE(kernel.ok()) << render(kernel.error());
     if (is_paged(spec)) {
-      check_case(bank.device(), **kernel, spec,
-                 paged::random_case(spec, Arithmetic::kMatrixUnit, kSeed, kLongest));
+      check_case(bank.device(), **kernel, spec, paged_case(spec));
     } else {
       check_case(bank.device(), **kernel, spec,
                  packed::random_case(spec, Arithmetic::kMatrixUnit, kSeed, kMost, kLongest));
@@ -140,9 +158,40 @@ INSTANTIATE_TEST_SUITE_P(
                     Small{"Paged", "dtype: bf16\nhead_dim: 128\nlayout: paged\nmask: causal\n"},
                     Small{"PagedFp8",
                           "dtype: bf16\nkv_dtype: fp8_e4m3\nhead_dim: 64\nlayout: paged\n"},
+                    Small{"SharedPrefix",
+                          "dtype: bf16\nhead_dim: 128\nlayout: paged\nshared_prefixes: true\n"
+                          "mask: causal\n"},
                     Small{"Latent",
                           "dtype: bf16\nhead_dim: {qk: 576, v: 512}\nlayout: paged\n"
                           "v_in_k: true\nmask: causal\n"}),
+    name_of);
+
+class SmallSequencesBackward : public testing::TestWithParam<Small> {};
+
+TEST_P(SmallSequencesBackward, IsRight) {
+  KernelBank& bank = KernelBank::instance();
+  if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
+  const AttentionSpec spec = spec_of(GetParam());
+  const BackwardPlans plans = cheapest_of_both_passes(spec, kPacked, bank.device().facts());
+  bank.prepare(requests_of(spec, plans));
+  const auto forward = bank.get(spec, plans.forward);
+  ASSERT_TRUE(forward.ok()) << render(forward.error());
+  std::vector<const LoadedKernel*> backward;
+  for (const KernelPlan& plan : plans.backward) {
+    const auto kernel = bank.get(spec, plan);
+    ASSERT_TRUE(kernel.ok()) << to_string(plan) << ": " << render(kernel.error());
+    backward.push_back(kernel->get());
+  }
+  packed::check_random_gradients(
+      {bank.device(), spec, **forward, backward, Arithmetic::kMatrixUnit}, 1, kSeed);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, SmallSequencesBackward,
+    testing::Values(
+        Small{"Packed64", "dtype: bf16\nhead_dim: 64\nlayout: thd\nmask: causal\n"},
+        Small{"PackedInOrder128",
+              "dtype: bf16\nhead_dim: 128\nlayout: thd\nmask: causal\ndeterministic: true\n"}),
     name_of);
 
 }  // namespace
