@@ -86,7 +86,8 @@ struct FixedConsumer {
   }
 
   // From a tile's products, which are there, to its P. The product with the V of the tile before
-  // may still run; then it does no longer.
+  // may still run; then it does no longer. A warp raises its rows' references alone, but the wait
+  // is the warpgroup's: O is not touched before it.
   ATT_MEMBER void soften(const Tile& at) {
     const Context c = context();
     wgmma_pin(s);
@@ -94,25 +95,35 @@ struct FixedConsumer {
     const float tops[2] = {top_of<0, kPvSteps>(s, 0), top_of<0, kPvSteps>(s, 1)};
     const bool rises = !all_lanes(!is_raised(tops[0], rows.reference[0]) &&
                                   !is_raised(tops[1], rows.reference[1]));
-    bool done = false;
-    if (rises) {
+    if (!rises) {
+      exponentiate();
+      wgmma_wait<0>();
+    } else {
+      float rescale[2];
+      const bool rises_within = !raise_at_first(rescale);
+      if (!rises_within) exponentiate();
       wgmma_wait<0>();
       wgmma_pin(o);
-      done = raise_tile(at);
+      if (rises_within) {
+        visit(at);
+      } else {
+        scale_rows(o, rescale);
+      }
+      wgmma_pin(o);
     }
-    if (!done) {
-#pragma unroll
-      for (int step = 0; step < kPvSteps; ++step) exponentiate_step(s, step, rows);
-    }
-    wgmma_wait<0>();
 #pragma unroll
     for (int step = 0; step < kPvSteps; ++step) pack_step(s, step, probabilities[step]);
     wgmma_pin(probabilities);
   }
 
-  // Raises references that a tile's scores ask for, and true where that was in the midst of it:
-  // then the tile is done, and exponentials of zero are left for the warpgroup's product.
-  ATT_MEMBER bool raise_tile(const Tile& at) {
+  ATT_MEMBER void exponentiate() {
+#pragma unroll
+    for (int step = 0; step < kPvSteps; ++step) exponentiate_step(s, step, rows);
+  }
+
+  // Raises references that a tile's scores ask for, and what O is to be multiplied by; false, and
+  // nothing is raised, where a step behind the first one asks.
+  ATT_MEMBER bool raise_at_first(float (&rescale)[2]) {
     float first[2], later[2];
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -125,20 +136,21 @@ struct FixedConsumer {
       const float before = rows.reference[half];
       again |= is_raised(later[half], is_raised(first[half], before) ? first[half] : before);
     }
-    if (all_lanes(!again)) {
-      const float rescale[2] = {raise_row(rows.reference[0], rows.sum[0], first[0]),
-                                raise_row(rows.reference[1], rows.sum[1], first[1])};
-      scale_rows(o, rescale);
-      wgmma_pin(o);
-      return false;
+    if (!all_lanes(!again)) return false;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      rescale[half] = raise_row(rows.reference[half], rows.sum[half], first[half]);
     }
+    return true;
+  }
+
+  // Does such a tile, and leaves exponentials of zero for the warpgroup's product.
+  ATT_MEMBER void visit(const Tile& at) {
     wait_v(at);
     visit_by_steps(s, rows, o, shared.v(at.at.stage));
     sync_warp();  // all lanes have read V when lane 0 gives it back
-    wgmma_pin(o);
 #pragma unroll
     for (int i = 0; i < kTileKv / 2; ++i) s[i] = 0.0f;
-    return true;
   }
 
   // ---- A work item.

@@ -77,6 +77,7 @@ INSTANTIATE_TEST_SUITE_P(
         Small{"Softcap", "dtype: bf16\nhead_dim: 64\nscore: 20 * tanh(score / 20)\n"},
         Small{"Dropout", "dtype: bf16\nhead_dim: 128\nmask: causal\ndropout: 0.2\n"},
         Small{"Strict", "dtype: bf16\nhead_dim: 64\naccuracy: strict\n"},
+        Small{"BatchInvariant", "dtype: fp16\nhead_dim: 64\nmask: causal\nbatch_invariant: true\n"},
         Small{"Documents",
               "dtype: bf16\nhead_dim: 64\nmask: causal and document(doc)\n"
               "tensors: {doc: {dtype: int32, dims: [batch, kv_len], sample: segments(mean=90)}}\n"},
