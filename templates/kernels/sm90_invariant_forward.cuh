@@ -95,14 +95,14 @@ struct FixedConsumer {
     const float tops[2] = {top_of<0, kPvSteps>(s, 0), top_of<0, kPvSteps>(s, 1)};
     const bool rises = !all_lanes(!is_raised(tops[0], rows.reference[0]) &&
                                   !is_raised(tops[1], rows.reference[1]));
-    float rescale[2] = {1.0f, 1.0f};
-    const bool rises_within = rises && !raise_at_first(rescale);
-    if (!rises_within) {
-#pragma unroll
-      for (int step = 0; step < kPvSteps; ++step) exponentiate_step(s, step, rows);
-    }
-    wgmma_wait<0>();
-    if (rises) {
+    if (!rises) {
+      exponentiate();
+      wgmma_wait<0>();
+    } else {
+      float rescale[2];
+      const bool rises_within = !raise_at_first(rescale);
+      if (!rises_within) exponentiate();
+      wgmma_wait<0>();
       wgmma_pin(o);
       if (rises_within) {
         visit(at);
@@ -114,6 +114,11 @@ struct FixedConsumer {
 #pragma unroll
     for (int step = 0; step < kPvSteps; ++step) pack_step(s, step, probabilities[step]);
     wgmma_pin(probabilities);
+  }
+
+  ATT_MEMBER void exponentiate() {
+#pragma unroll
+    for (int step = 0; step < kPvSteps; ++step) exponentiate_step(s, step, rows);
   }
 
   // Raises references that a tile's scores ask for, and what O is to be multiplied by; false, and
