@@ -31,6 +31,11 @@ class Words(dict):
         return 2 * super().__getitem__(name)
 
 
+class Got(dict):
+    def get(self, name):
+        return 6
+
+
 class Pair(tuple):
     def __iter__(self):
         return iter((6,))
@@ -42,8 +47,21 @@ def replaced(value, instead, window):
     return lambda b, h, i, j: near(i, j, window(held.value)), lambda: setattr(held, "value", instead)
 
 
+class Like:
+    """A method, by its attributes."""
+
+    def __init__(self, method):
+        self.__func__, self.__self__ = method.__func__, method.__self__
+
+    def __call__(self):
+        return 6
+
+
 def _three_more(*given):
     return 3 + 3 * len(given)
+
+
+_method = types.MethodType(lambda _: 3, 1)
 
 
 class Sized(list):
@@ -52,9 +70,8 @@ class Sized(list):
 
 
 class Options(types.SimpleNamespace):
-    @property
-    def width(self):
-        return 6
+    def __getattribute__(self, name):
+        return 6 if name == "width" else super().__getattribute__(name)
 
 
 class Part(functools.partial):
@@ -64,9 +81,10 @@ class Part(functools.partial):
 
 REPLACED = {
     "a list by one of another class": ([3], Sized([3]), lambda x: x[0]),
-    "a dict by one of another class": ({"width": 3}, Words(width=3), lambda x: x["width"]),
-    "a namespace by one of another class": (types.SimpleNamespace(width=3), Options(), lambda x: x.width),
+    "a dict by one of another class": ({"width": 3}, Got(width=3), lambda x: x.get("width")),
+    "a namespace by one of another class": (types.SimpleNamespace(width=3), Options(width=3), lambda x: x.width),
     "a partial by one of another class": (functools.partial(int, 3), Part(int, 3), lambda x: x()),
+    "a method by what is like one": (_method, Like(_method), lambda x: x()),
     "a function by a method": (_three_more, types.MethodType(_three_more, 1), lambda x: x()),
     "an int by a float": (3, 3.0, lambda x: 6 if isinstance(x, float) else 3),
     "an int by a bool": (1, True, lambda x: 6 if x is True else 3),
@@ -205,21 +223,44 @@ def function_of_another_module():
     return lambda b, h, i, j: near(i, j, held.value()), lambda: setattr(held, "value", other["size"])
 
 
-def keyword_that_a_method_gets():
-    """As many, by another name."""
+def keyword_that_gets_a_default():
+    def size(*, width, other):
+        return width + other
 
-    def size(*, width=3, other=6):
-        return width
-
+    size.__kwdefaults__ = {"width": 3}
     held = Held(size)
 
     def mask_mod(b, h, i, j):
         try:
             return near(i, j, held.value())
         except TypeError:
-            return near(i, j, held.value(width=6))
+            return near(i, j, held.value(other=0))
 
-    return mask_mod, lambda: setattr(size, "__kwdefaults__", {"other": 3, "third": 4})
+    return mask_mod, lambda: size.__kwdefaults__.update(other=3)
+
+
+def global_that_a_module_gets():
+    module = types.ModuleType("options")
+
+    def mask_mod(b, h, i, j):
+        try:
+            return near(i, j, module.width)
+        except AttributeError:
+            return near(i, j, 3)
+
+    return mask_mod, lambda: setattr(module, "width", 6)
+
+
+def attribute_that_an_equality_meets():
+    class Own:
+        def __eq__(self, other):
+            try:
+                return self.width == 6
+            except AttributeError:
+                return False
+
+    one, other = Own(), Own()
+    return lambda b, h, i, j: near(i, j, 6 if one == other else 3), lambda: setattr(one, "width", 6)
 
 
 def default_that_is_one_more():
@@ -282,7 +323,8 @@ def function_of_a_module_that_changes():
 
 CASES = [
     function_of_a_module_that_changes,
-    keyword_that_a_method_gets, default_that_is_one_more, partial_that_gets_an_attribute,
+    keyword_that_gets_a_default, default_that_is_one_more, partial_that_gets_an_attribute,
+    global_that_a_module_gets, attribute_that_an_equality_meets,
     member_of_an_enum_that_appears, field_of_an_object_that_is_compared,
     set_in_place, view_that_is_one_no_more, infinite_number_of_a_tensor, infinite_number_that_is_none,
     infinite_number_of_a_tensor_that_learns, buffers_of_another_class, buffers_that_are_computed,

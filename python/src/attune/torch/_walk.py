@@ -420,10 +420,9 @@ class Walk:
         """Of what an instance is not copied with: numbers are what they are. `names`: where not those of the code."""
         if names is None:
             self.asks, names = True, self._names
-        was_closed, self._closed = self._closed, True
+        was_closed, self._closed, self.is_bound = self._closed, True, False
         self.route.absent(at, names - namespace.keys())
         for name in sorted(names & namespace.keys()):
-            self.is_bound = False
             self.parts.append(name)
             self._value(namespace[name], self.route.item(at, name))
         self.parts.append(_END)
