@@ -172,8 +172,9 @@ struct Consumer {
     wgmma_commit();
   }
 
-  // dS of tile n to shared memory, as rows of queries.
-  ATT_MEMBER void store_ds(unsigned n) {
+  // dS of tile n to shared memory, as rows of queries; of its steps of 16 those from kFirst on.
+  template <int kFirst, int kLast>
+  ATT_MEMBER void store_steps_of_ds(unsigned n) {
     // Beside what is known of the item or left of P there is no register for what follows from it.
     const int own_thread = kLoadsKeysApart || kKeepsRests ? opaque(thread) : thread;
     const int lane = own_thread % 32;
@@ -183,9 +184,12 @@ struct Consumer {
     const int row = lane / 16 * 8 + lane % 8;
     const int unit = own_thread / 32 * 2 + lane / 8 % 2;
 #pragma unroll
-    for (int step = 0; step < kTileQ / 16; ++step) {
+    for (int step = kFirst; step < kLast; ++step) {
       stmatrix_x4_trans(swizzled(slab, step * 16 + row, unit), ds_operand[step]);
     }
+  }
+  // All of it is there.
+  ATT_MEMBER void tell_ds(unsigned n) {
     fence_shared_for_async();
     if constexpr (kDkFromShared) {
       named_barrier_sync(warpgroup_barrier(warpgroup), kWarpgroupThreads);
@@ -193,6 +197,10 @@ struct Consumer {
       sync_warp();
     }
     warp_arrive(shared.ds_full(n & 1));
+  }
+  ATT_MEMBER void store_ds(unsigned n) {
+    store_steps_of_ds<0, kTileQ / 16>(n);
+    tell_ds(n);
   }
 
   // Adds the warpgroup's share of dQ to what other CTAs have added.

@@ -22,9 +22,15 @@
 namespace att {
 namespace sm90 {
 
-// Not in turns under a mask: the key tile whose turn is next waits for dS, which then comes first.
-// d 64, causal, 16384 keys, H200: 5216 and 5453 us.
+// Not in turns under a mask, where of 232 registers ptxas spills up to 92 bytes, of which the loop
+// loads six words: d 64, causal, 16384 keys, H200, 5216 and 5453 us. Off the counter, where it
+// spills none, both take the same.
 constexpr bool kBeginsDvEarly = !(kTakesTurns && spec::kHasMask);
+// Whether dS goes to shared memory in two halves, the first one while the second is made, between
+// which dV's other half is issued: without a mask 2 % faster, under a causal one level. Off the
+// counter and in turns, whose consumers have 232 registers, ptxas serialises the products then
+// (C7512).
+constexpr bool kStoresDsInHalves = !spec::kHasMask && !kTakesItems && !kTakesTurns;
 // There P is rounded first where it may be: sm90_backward_tight_walk.cuh. Else that gains nothing.
 constexpr bool kWalksLong = kSharesDqRows && (kBeginsDvEarly || !kMayRound);
 
@@ -79,9 +85,17 @@ ATT_FN void walk_long_tiles(Consumer& c) {
     wgmma_wait<kBeginsDvEarly ? 1 : 0>();  // for dP
     wgmma_pin(c.d);
     if (kLoadsKeysApart && now.more == 0) c.warp_arrive(shared.v_empty());
-    make_ds(c.s, c.d, c.ds_operand);
-    wgmma_pin(c.ds_operand);
-    mbarrier_wait(shared.ds_empty(c.written & 1), (c.written >> 1 & 1) ^ 1);
+    constexpr int kSteps = kTileQ / 16;
+    if constexpr (kStoresDsInHalves) {
+      mbarrier_wait(shared.ds_empty(c.written & 1), (c.written >> 1 & 1) ^ 1);
+      make_ds(half_of<0>(c.s), half_of<0>(c.d), half_of<0>(c.ds_operand));
+      wgmma_pin(half_of<0>(c.ds_operand));
+      c.template store_steps_of_ds<0, kSteps / 2>(c.written);
+    } else {
+      make_ds(c.s, c.d, c.ds_operand);
+      wgmma_pin(c.ds_operand);
+      mbarrier_wait(shared.ds_empty(c.written & 1), (c.written >> 1 & 1) ^ 1);
+    }
     if constexpr (!kBeginsDvEarly) {
       c.store_ds(c.written);
       round_p(half_of<0>(c.s), half_of<0>(c.p_operand));
@@ -90,10 +104,17 @@ ATT_FN void walk_long_tiles(Consumer& c) {
     if constexpr (kBeginsDvEarly) {
       wgmma_pin(half_of<1>(c.p_operand));
       c.template issue_half_of_dv<1>();
-      c.store_ds(c.written);
     } else {
       wgmma_pin(c.p_operand);
       c.issue_dv();
+    }
+    if constexpr (kStoresDsInHalves) {
+      make_ds(half_of<1>(c.s), half_of<1>(c.d), half_of<1>(c.ds_operand));
+      wgmma_pin(half_of<1>(c.ds_operand));
+      c.template store_steps_of_ds<kSteps / 2, kSteps>(c.written);
+      c.tell_ds(c.written);
+    } else if constexpr (kBeginsDvEarly) {
+      c.store_ds(c.written);
     }
     // Before the first tile of an item there is none: what dQ is made of then is not used.
     if (tiles > 0) {

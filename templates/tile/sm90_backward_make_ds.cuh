@@ -14,10 +14,11 @@ static_assert(!kWalksTightly || (plan::kSplitReferences && plan::kSplitDeltas &&
                                  (!spec::kHasScore || kScoreGradIsOne) && !spec::kHasDropout));
 
 // `d`: dP less D.
-ATT_FN void make_ds(const float (&p)[kTileQ / 2], const float (&d)[kTileQ / 2],
-                    unsigned (&ds)[kTileQ / 16][4]) {
+template <int kSteps>
+ATT_FN void make_ds(const float (&p)[8 * kSteps], const float (&d)[8 * kSteps],
+                    unsigned (&ds)[kSteps][4]) {
 #pragma unroll
-  for (int i = 0; i < kTileQ / 2; i += 2)
+  for (int i = 0; i < 8 * kSteps; i += 2)
     ds[i / 8][i % 8 / 2] = pack_2<spec::kDType>(p[i] * d[i], p[i + 1] * d[i + 1]);
 }
 
