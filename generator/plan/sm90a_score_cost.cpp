@@ -16,9 +16,9 @@ bool has_or(const expr::Expr& e) {
 }  // namespace
 
 // Of 1044 times of 30 shapes (H200, 16k tokens of 512 to 16384; ALiBi and softcaps, d 64 and 128):
-// - ALiBi without a mask. At d 128 96 keys in one piece take as long a key as they should, and 64
-//   and 80, which the scaling under the next tile's product slowed down, 4 % longer; at d 64 80 are
-//   the best of three warpgroups, and two are far behind beyond 1024 tokens.
+// - ALiBi without a mask. At d 128 64 keys are the best up to 1024 tokens, 96 to 3072, then 128 in
+//   two pieces; 80 are behind all of them. At d 64 80 are the best of three warpgroups, and two are
+//   far behind beyond 1024 tokens.
 // - Two pieces at d 128, without a mask: 512 tokens take 3 to 7 % longer than in one of 64 keys,
 //   2048 as long, 8192 of a softcap 2 % less.
 // - ALiBi under a causal mask, d 64, three warpgroups and one piece: turns gain 3 to 7 %, but not
@@ -42,8 +42,11 @@ ScoreCost score_cost(const AttentionSpec& spec, const Sm90aPlan& tile) {
   }
   const double item = in_two && !is_narrow_head ? 1000 : 0;
   if (is_line) {
-    const double wide = is_narrow_head ? (three ? 1.04 : 1.06) : in_two ? 1.02 : 1.0;
-    return {.item = item, .tile = is_wide ? wide : 1.0};
+    // Three stages of two pieces, Q in registers: 4 to 6 % longer than two, in both runs.
+    const bool is_slow = in_two && tile.stages > 2 && tile.q_in_registers;
+    const double wide = is_narrow_head ? (three ? 1.04 : 1.06) : is_slow ? 1.06 : 1.0;
+    const bool is_between = !is_narrow_head && !is_wide && tile.tile_kv > 64;
+    return {.item = item, .tile = is_wide ? wide : is_between ? 1.01 : 1.0};
   }
   // Beside such scores pieces of 80 keys are faster than of 96: `t5_bias`, 8192 tokens, 2246 us in
   // tiles of 160 and 2365 of 192.
