@@ -10,6 +10,7 @@
 #include "generator/plan/sm90a.hpp"
 #include "generator/plan/sm90a_parts.hpp"
 #include "generator/plan/sm90a_pieces.hpp"
+#include "generator/plan/sm90a_score_cost.hpp"
 #include "generator/plan/wgmma.hpp"
 #include "templates/work_items.h"
 
@@ -209,6 +210,7 @@ double box_clocks(const AttentionSpec& spec, const Sm90aPlan& tile) {
 double item_overhead(const AttentionSpec& spec, const Sm90aPlan& tile, const TileClocks& clocks) {
   // A CTA of its own for every item has its launch and first loads in the open.
   double overhead = tile.schedule == Schedule::kSingle ? 7150 : 2900;
+  overhead += masked_pair(spec, tile);
   if (!tile.tma_store) overhead += 500;
   if (stages_in_q(spec, tile)) overhead += 270;  // the next Q waits for O
   if (tile.cluster > 1) overhead += 1150;        // its CTAs wait for each other
@@ -251,15 +253,8 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   // Without a mask two warpgroups hide the softmax as well with one buffer as with two: in a sweep
   // of `specs/bench` 64 keys at d 128 are 1 to 4 % faster than 128 in two.
   const bool paired = !has_mask && !spec.score && tile.warpgroups == 2 && tile.score_buffers == 2;
-  // Under scores that are a line 80 keys are up to 3 % faster than wider tiles, in the same sweep's
-  // `alibi_full` and `relbias_full`.
-  const bool wide_line =
-      !has_mask && tile.tile_kv > 80 && spec.score && expr::score_line(spec.score).has_value();
-  // Beside other scores pieces of 80 keys are faster than of 96: `t5_bias`, 8192 tokens, 2246 us in
-  // tiles of 160 and 2365 of 192.
-  const bool wide_score =
-      !has_mask && !wide_line && spec.score && tile.score_buffers == 2 && tile.tile_kv > 160;
-  const double wide = paired ? 1.02 : wide_line ? 1.04 : wide_score ? 1.03 : 1.0;
+  const double wide = paired ? 1.02 : 1.0;
+  const ScoreCost score = score_cost(spec, tile);
   // Q in registers beside 128 scores and 128 columns leaves ptxas few: narrower tiles are level (96
   // keys 1325 us and 1326 at 8192 tokens, 64 keys 0.3 % slower) and take a fifth to a third less to
   // compile. Three warpgroups take 2 % longer there.
@@ -270,7 +265,11 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
                                                     : 1.0;
   // Plans with the same tile take 4 to 6 % longer (H200, d 128 and 256, 1024 and 8192 tokens).
   const double p_writes = tile.p_in_shared ? 1.05 : 1.0;
-  const double turns = tile.ping_pong ? 1.005 : in_step ? 1.1 : 1.0;
+  // Under a mask at d 64 turns take 2 % less than none (96 keys, H200).
+  const bool in_step_masked = !spec.score && tile.warpgroups == 3 && tile.score_buffers == 1 &&
+                              tile.tile_kv >= 96 && spec.head_dim_qk <= kSlabColumns &&
+                              is_plain_band(spec);
+  const double turns = tile.ping_pong ? 1.005 : in_step ? 1.1 : in_step_masked ? 1.03 : 1.0;
   // Two warpgroups hide less of what a mask costs than three: of 2578 plans that a sweep of 73
   // shapes timed, 4 to 12 % at d 64 to 128 under windows and NATTEN. Where documents are read they
   // do not.
@@ -292,13 +291,14 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   const double alone = tile.pieces > 1 && tile.warpgroups == 1 ? 1.25 : 1.0;
   // A warpgroup alone does one after the other.
   const double a_tile = clocks.overlapped(tile.warpgroups == 1 ? 1.07 : 3.3) * running * sharing *
-                            ordered * turns * open * wide * crowded * p_writes * abreast * alone +
+                            ordered * turns * open * wide * score.tile * crowded * p_writes *
+                            abreast * alone +
                         box_clocks(spec, tile);
 
   const bool zeroes_counter =
       tile.schedule == Schedule::kLongestFirst && !has_launch_in_front(spec);
 
-  return {.item = item_overhead(spec, tile, clocks),
+  return {.item = item_overhead(spec, tile, clocks) + score.item,
           .tile = a_tile,
           .launch_us = (zeroes_counter ? 4.5 : 3) + tile_list_us(spec),
           .group = {tile.warpgroups, tile.tile_kv, tile.cluster, static_cast<int>(tile.schedule),
