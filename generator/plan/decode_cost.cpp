@@ -184,8 +184,9 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   const double rows_us = finds_lengths(spec) && tile.tile_q == 32 ? is_whole ? 4.5 : 1.5 : 0;
   const double deal_us =
       is_packed(spec) && !tile.in_cluster && !tile.stretches && !is_whole ? kDealUs : 0;
+  const bool has_idle_warps = tile.warps > 4 && padded_qk(spec) + padded_v(spec) < 256;
   const double end_us = tile.in_cluster  ? !is_packed(spec) ? kClusterMergeUs
-                                           : tile.warps > 4 ? kPackedClusterUs + kEightWarpsUs
+                                           : has_idle_warps ? kPackedClusterUs + kEightWarpsUs
                                                             : kPackedClusterUs
                         : is_whole       ? kFoundUs
                         : tile.stretches ? kStretchUs
