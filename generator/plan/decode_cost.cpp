@@ -82,6 +82,30 @@ double whole_us(const AttentionSpec& spec, const DeviceFacts& device, double lon
   return kShare * bytes / (kBytesPerClock * device.clock_ghz * 1e3);
 }
 
+// What CTAs take that look for whole items, each a lane's run of sequences after the other: of 256
+// sequences, eight K/V heads, d 64, of up to 256 keys an H200 takes 62 us, from a list 45, of 64
+// of up to 512 33, from a list 35.
+double found_us(const ProblemShape& shape, double items_of_cta) {
+  constexpr double kRunUs = 0.45;
+  return kRunUs * std::ceil(double(shape.batch) / 32) * std::max(1.0, items_of_cta);
+}
+
+// What packed items of few keys take whatever memory gives, as each begins, asks for lengths, pages
+// and keys in turn, and merges what its warps found, while nothing but the other CTAs of its
+// processor draws. 64 single tokens of up to 512 keys, 8 K/V heads, take an H200 34.5 us with two
+// CTAs on a processor, 43.9 with one of eight warps; 128 of 101 keys on average 39.3 and 60.2. What
+// the first of a CTA takes is the same for all plans. `items`: that a processor's CTA has.
+double short_items_us(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device,
+                      double items, double units) {
+  if (!finds_lengths(spec) || tile_of(plan).in_cluster) return 0;
+  constexpr double kBytesPerClock = 34;  // of a processor
+  const double next_item_us = tile_of(plan).tile_q == 16 ? 3.2 : 4.5;
+  const double bytes = units * kUnitKeys * element_bytes(kv_dtype(spec)) *
+                       (padded_qk(spec) + padded_v(spec)) * resident(spec, plan, device);
+  return std::max(0.0, items - 1) * next_item_us +
+         items * bytes / (kBytesPerClock * device.clock_ghz * 1e3);
+}
+
 double result_bytes(const AttentionSpec& spec, const DecodePlan& tile) {
   return double(tile.tile_q) * (spec.head_dim_v + 2) * 4;
 }
@@ -97,11 +121,8 @@ double beside_us(const AttentionSpec& spec, const KernelPlan& plan, const Device
   return pieces > 1 ? kListMergeUs + merge_us(pieces, result_bytes(spec, tile)) : kUncutListUs;
 }
 
-}  // namespace
-
-PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
-  const DecodePlan& tile = tile_of(plan);
-  const int ctas = resident(spec, plan, device);
+// Clocks of a processor for a unit of keys, where it has so many CTAs.
+double unit_clocks(const AttentionSpec& spec, const DecodePlan& tile, int ctas) {
   // A processor draws what its warps have on their way in the time that memory takes to answer, up
   // to what its port lets through; and a warp needs its time for a step.
   constexpr double kLatencyClocks = 1000;
@@ -129,7 +150,25 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   const double reads = spec.shared_prefixes || queries_in_registers(spec, tile) ? 1
                        : tile.in_cluster                                        ? kReadInCluster
                                                                                 : kQueriesRead;
-  const double compute = reads * step_clocks * kUnitKeys / tile.step_keys / at_once;
+  return std::max(transfer, reads * step_clocks * kUnitKeys / tile.step_keys / at_once);
+}
+
+// How much longer the tiles of clusters of packed sequences take whose CTAs are alone on a
+// processor that has room for more: 32 of up to 15756 keys, 12 heads on one, d 64, 45.8 us in
+// clusters of four times four warps, of eight times four 31.7.
+double alone_in_cluster(const AttentionSpec& spec, const KernelPlan& plan,
+                        const DeviceFacts& device, double ctas) {
+  const DecodePlan& tile = tile_of(plan);
+  if (!finds_lengths(spec) || !tile.in_cluster || ctas > device.processor_count) return 1;
+  return unit_clocks(spec, tile, 1) / unit_clocks(spec, tile, resident(spec, plan, device));
+}
+
+}  // namespace
+
+PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
+  const DecodePlan& tile = tile_of(plan);
+  const int ctas = resident(spec, plan, device);
+  const bool widens = has_scaled_cache(spec);
   constexpr double kLaunchUs = 3;
   // Counters are zeroed, the last CTA reads what the others found (H200: 8192 keys of one sequence
   // take 20.9 us in 12 pieces, 18.2 in a cluster of 8).
@@ -139,20 +178,28 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   constexpr double kDealUs = 4;          // a launch in front deals out the keys of packed sequences
   // Of stretches: a CTA finds its own, counters are zeroed meanwhile.
   constexpr double kStretchUs = 4.5;
+  // 32 rows of warps take longer to merge: 16 x 8 queries on up to 256 keys, 32 heads on 8, 21.8 us
+  // so, by 16 rows, of which there are twice as many items, 18.4.
   const bool is_whole = finds_whole_items(spec, tile);
+  const double rows_us = finds_lengths(spec) && tile.tile_q == 32 ? is_whole ? 4.5 : 1.5 : 0;
   const double deal_us =
       is_packed(spec) && !tile.in_cluster && !tile.stretches && !is_whole ? kDealUs : 0;
-  const double end_us = tile.in_cluster  ? is_packed(spec) ? kPackedClusterUs : kClusterMergeUs
+  const bool has_idle_warps = tile.warps > 4 && padded_qk(spec) + padded_v(spec) < 256;
+  const double end_us = tile.in_cluster  ? !is_packed(spec) ? kClusterMergeUs
+                                           : has_idle_warps ? kPackedClusterUs + kEightWarpsUs
+                                                            : kPackedClusterUs
                         : is_whole       ? kFoundUs
                         : tile.stretches ? kStretchUs
                         : tile.pieces == 1 || finds_lengths(spec)
                             ? 0
                             : kMergeUs + kPieceUs * tile.pieces;
   return {.item = kItemClocks / ctas,
-          .tile = std::max(transfer, compute),
-          .launch_us = kLaunchUs + deal_us + end_us,
-          .group = {tile.tile_q, tile.pieces, ctas, widens ? tile.warps : 0, tile.in_cluster,
-                    tile.stretches, spec.samples.empty() ? 0 : draws_little(tile)}};
+          .tile = unit_clocks(spec, tile, ctas),
+          .launch_us = kLaunchUs + deal_us + end_us + rows_us,
+          .group = {tile.tile_q, tile.pieces, ctas,
+                    widens || (tile.in_cluster && is_packed(spec)) ? tile.warps : 0,
+                    tile.in_cluster, tile.stretches, spec.samples.empty() ? 0 : draws_little(tile),
+                    tile.in_cluster && is_packed(spec) ? 64 * tile.stages + tile.step_keys : 0}};
 }
 
 Tiling tiling(const AttentionSpec&, const KernelPlan& plan, const ProblemShape&,
@@ -194,7 +241,8 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
     // a list, whose items of the same keys run together, 190.
     const double drawn_again =
         double(of_kv_head - 1) * std::max(0.0, bytes - double(device.l2_bytes));
-    cost.transfer_us += (uneven * bytes + drawn_again) / memory_bytes_per_us;
+    cost.transfer_us += std::max((uneven * bytes + drawn_again) / memory_bytes_per_us,
+                                 short_items_us(spec, plan, device, of_cta, units));
     if (has_scaled_cache(spec) && at_once * tile.warps < 8) cost.slowdown *= kSingleWarp;
     cost.beside_us += kStretchItemUs * std::max(0.0, of_cta - 1);
     cost.seen = seen_of_chunk(spec, shape, tile);
@@ -210,6 +258,7 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
       : tile.in_cluster     ? double(tile.pieces)
                             : double(att::piece_count<std::int64_t>(items, tile.pieces));
   const double ctas = double(items) * pieces;
+  const double at_once = double(resident(spec, plan, device)) * device.processor_count;
   const bool waits_for_room =
       tile.in_cluster && double(items) > clusters_at_once(spec, plan, device);
   const double of_processor = std::ceil(ctas / device.processor_count);
@@ -232,19 +281,23 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
                                            : 1 + kUnevenList * (1 - filled));
   const double tiles = std::ceil(units / pieces);
   const bool waits = has_scaled_cache(spec) && rounds * tile.warps < 8;
-  return {.rounds = rounds,
-          .tiles = !finds_lengths(spec) ? tiles
-                   : (tile.in_cluster && is_paged(spec)) || is_whole
-                       ? std::max(tiles, of_sequences.longest_units / rounds)
-                       : tiles_with_longest(of_sequences, tiles, rounds),
-          .slowdown = (waits ? kSingleWarp : 1) * uneven,
-          .units_per_us = device.clock_ghz * 1e3,
-          .transfer_us = uneven * bytes / memory_bytes_per_us +
-                         uneven_us(spec, plan, shape, device, work, double(items), pieces),
-          .beside_us = beside_us(spec, plan, device, double(items), pieces) +
-                       crowded_us(spec, tile, shape, device, resident(spec, plan, device), rounds) +
-                       (is_whole ? whole_us(spec, device, of_sequences.longest_units) : 0),
-          .seen = seen_of_chunk(spec, shape, tile)};
+  return {
+      .rounds = rounds,
+      .tiles = !finds_lengths(spec) ? tiles
+               : (tile.in_cluster && is_paged(spec)) || is_whole
+                   ? std::max(tiles, of_sequences.longest_units / rounds)
+                   : tiles_with_longest(of_sequences, tiles, rounds),
+      .slowdown = (waits ? kSingleWarp : 1) * uneven * alone_in_cluster(spec, plan, device, ctas),
+      .units_per_us = device.clock_ghz * 1e3,
+      .transfer_us = std::max(uneven * bytes / memory_bytes_per_us +
+                                  uneven_us(spec, plan, shape, device, work, double(items), pieces),
+                              short_items_us(spec, plan, device, ctas / at_once, units / pieces)),
+      .beside_us = beside_us(spec, plan, device, double(items), pieces) +
+                   crowded_us(spec, tile, shape, device, resident(spec, plan, device), rounds) +
+                   (is_whole ? whole_us(spec, device, of_sequences.longest_units) +
+                                   found_us(shape, ctas / at_once)
+                             : 0),
+      .seen = seen_of_chunk(spec, shape, tile)};
 }
 
 }  // namespace attune::decode

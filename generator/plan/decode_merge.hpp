@@ -12,9 +12,13 @@ constexpr double kStretchMergeUs = 2;
 // average 65 us, 52 from a list; 1024 of 89 45 and 39.
 constexpr double kStretchItemUs = 1;
 // CTAs that look for whole items themselves, which nobody merges.
-constexpr double kFoundUs = 1;
+constexpr double kFoundUs = 1.5;
 // CTAs of a cluster look for their item themselves, and wait for one another at both ends.
 constexpr double kPackedClusterUs = 2;
+// Of eight warps each, beside four: 2 x 5 queries on up to 1000 keys, four heads, d 64, 10.1
+// us, 9.2.
+// At d 128 eight are the faster: 2 x 4 queries on up to 4096 keys, 14 heads on 2, 13.8 and 16.9.
+constexpr double kEightWarpsUs = 0.7;
 // Clusters that wait for room start slowly: 512 of four, d 256, 24 at once, take 189 us where a
 // list takes 71; 512 of d 128, 56 at once, 99 and 58.
 constexpr double kClusterRoundUs = 6;

@@ -61,6 +61,32 @@ TEST(ServingPlan, FewQueriesDoNotWaitForAListOfTiles) {
   EXPECT_EQ(chosen(packed(Layout::kPaged, 96), shape).family(), Family::kDecode);
 }
 
+// 16 sequences of 8 queries and up to 256 keys: 21.8 us by 32 rows and eight warps, 18.4 by 16.
+TEST(ServingPlan, WideItemsOfFewKeysTakeLonger) {
+  const ProblemShape shape{16, 32, 8, 128, 256};
+  const auto cost = [&](const char* tile) {
+    const auto plan = parse_plan(std::string("decode forward sm_90a ") + tile);
+    return cost_us(packed(Layout::kPaged, 128), plan.value(), shape, kHopper);
+  };
+  EXPECT_GT(cost("q32 k16 s3 w8 p16"), cost("q16 k16 s3 w4 p16"));
+}
+
+// 32 sequences of up to 15756 keys, 12 heads on one, d 64: 45.8 us in clusters of four, whose CTAs
+// have a processor each, 31.6 in clusters of eight; 8 of 2048, 8 K/V heads, 19.7 and 26.0 by eight
+// warps.
+TEST(ServingPlan, FourWarpsAloneOnAProcessorTakeLonger) {
+  const AttentionSpec paged = packed(Layout::kPaged, 64), thd = packed(Layout::kThd, 64);
+  const auto cost = [&](const AttentionSpec& spec, const ProblemShape& shape, const char* tile) {
+    const auto plan = parse_plan(std::string("decode forward sm_90a ") + tile);
+    return cost_us(spec, plan.value(), shape, kHopper);
+  };
+  const ProblemShape few{32, 12, 1, 32, 15756}, many{8, 64, 8, 8, 16384};
+  EXPECT_GT(cost(paged, few, "q16 k16 s3 w4 p4 cluster"),
+            1.1 * cost(paged, few, "q16 k16 s3 w4 p8 cluster"));
+  EXPECT_LT(cost(thd, many, "q16 k16 s3 w4 p4 cluster"),
+            cost(thd, many, "q16 k16 s3 w8 p4 cluster"));
+}
+
 // A chunk of 1976 queries beside 15 single ones, 7 heads on one: 362 us in tiles of two
 // warpgroups' queries in a static order, 284 with a head each and the longest first.
 TEST(ServingPlan, ChunksBesideSingleTokensComeLongestFirst) {
