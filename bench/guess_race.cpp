@@ -201,6 +201,7 @@ Status replay(const std::string& path, int shown) {
       if (const auto plan = parse_plan(words); plan.ok())
         timed.emplace_back(us, cost_us(spec, *plan, shape, device), *plan);
     }
+    if (timed.empty()) continue;
     ATT_TRY(const KernelPlan guess, default_plan(spec, shape, device));
     std::ranges::sort(timed);
     double guess_us = 0, guess_cost = 0;
@@ -226,6 +227,9 @@ Status chosen(const std::vector<std::string>& words) {
     for (std::size_t i = 1; i < words.size(); ++i) ATT_CHECK(list_candidates(words[i]));
     return ok_status();
   }
+  const bool takes_time = word(0) == "compile" || word(0) == "run";
+  if (words.size() < (takes_time ? 4 : 2) || (!takes_time && word(0) != "replay"))
+    return Error{.id = "usage", .message = "guess_race: its source says at the top what it takes"};
   if (word(0) == "compile") return compile(word(1), word(2), std::stod(word(3)));
   if (word(0) == "run") return run(word(1), word(2), std::stod(word(3)));
   return replay(word(1), words.size() > 2 ? std::stoi(word(2)) : 0);

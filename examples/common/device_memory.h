@@ -98,7 +98,11 @@ static void device_wait(const device_memory* memory) {
 
 static double seconds_now(void) {
   struct timespec now;
-  timespec_get(&now, TIME_UTC);
+#ifdef CLOCK_MONOTONIC
+  clock_gettime(CLOCK_MONOTONIC, &now);
+#else
+  timespec_get(&now, TIME_UTC); /* all that C11 has */
+#endif
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 

@@ -337,11 +337,22 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
              "constexpr bool kTakesStretches = {};\n"
              "constexpr bool kFillsProcessors = false;\n"
              "constexpr bool kMaskReadsHead = {};\n"
+             "constexpr bool kMayReadTensors = {};\n"
              "constexpr int kSharedBytes = {};\n"
              "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n",
              decode::queries_in_registers(spec, tile), tile.tile_q, tile.step_keys, tile.stages,
              tile.warps, tile.pieces, tile.in_cluster, tile.stretches, reads_head,
-             resources_of(spec, plan).shared_memory_bytes, ctas);
+             !spec.environment.tensors.empty(), resources_of(spec, plan).shared_memory_bytes, ctas);
+}
+
+// Whole items are for short sequences: a CTA alone draws 4096 keys of d 128 in 40 us, and where
+// there may be longer ones no shape says that there is none beside short ones.
+bool need_not_be_measured(const AttentionSpec& spec, const KernelPlan& plan,
+                          const ProblemShape& shape) {
+  constexpr std::int64_t kMostWholeKeys = 4096;
+  const std::int64_t longest = is_paged(spec) ? shape.kv_len : shape.kv_len / 2;
+  return has_pieces_of_fewer(spec, plan, shape) ||
+         (decode::finds_whole_items(spec, tile_of(plan)) && longest > kMostWholeKeys);
 }
 
 }  // namespace
@@ -363,7 +374,7 @@ const FamilyOperations& decode_family() {
       .plan_cost = decode::plan_cost,
       .tiling = decode::tiling,
       .shape_cost = decode::shape_cost,
-      .repeats_another = has_pieces_of_fewer,
+      .need_not_be_measured = need_not_be_measured,
       .launch_recipe = recipe,
       .widest_workspace = widest_workspace,
       .takes_any_strides = true,

@@ -74,7 +74,8 @@ double seen_of_chunk(const AttentionSpec& spec, const ProblemShape& shape, const
 }
 
 // Of whole items, beside memory's time for all of them: one that is much longer than the others
-// keeps a CTA when these are done. A share of what it takes if it has all keys that one may have.
+// keeps a CTA when these are done. A share of what it takes if it has all keys that one may have,
+// by fit to the launches of 10 to 40 us of docs/lab/serving_cliffs.md.
 double whole_us(const AttentionSpec& spec, const DeviceFacts& device, double longest_units) {
   constexpr double kShare = 0.3, kBytesPerClock = 30;
   const double bytes = longest_units * kUnitKeys * element_bytes(kv_dtype(spec)) *
@@ -94,7 +95,9 @@ double found_us(const ProblemShape& shape, double items_of_cta) {
 // and keys in turn, and merges what its warps found, while nothing but the other CTAs of its
 // processor draws. 64 single tokens of up to 512 keys, 8 K/V heads, take an H200 34.5 us with two
 // CTAs on a processor, 43.9 with one of eight warps; 128 of 101 keys on average 39.3 and 60.2. What
-// the first of a CTA takes is the same for all plans. `items`: that a processor's CTA has.
+// the first of a CTA takes is the same for all plans. `next_item_us` is half of what was measured:
+// all of it sent 128 tokens of d 96 to the tensor unit's kernel, 131 us for 99. `items`: that a
+// processor's CTA has.
 double short_items_us(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device,
                       double items, double units) {
   if (!finds_lengths(spec) || tile_of(plan).in_cluster) return 0;

@@ -11,7 +11,8 @@ constexpr double kStretchMergeUs = 2;
 // And what items of few keys take beside, each that a CTA has after its first: 2048 of 101 keys on
 // average 65 us, 52 from a list; 1024 of 89 45 and 39.
 constexpr double kStretchItemUs = 1;
-// CTAs that look for whole items themselves, which nobody merges.
+// CTAs that look for whole items themselves, which nobody merges: by fit to the launches of 10 to
+// 40 us of docs/lab/serving_cliffs.md.
 constexpr double kFoundUs = 1.5;
 // CTAs of a cluster look for their item themselves, and wait for one another at both ends.
 constexpr double kPackedClusterUs = 2;

@@ -48,10 +48,10 @@ struct FamilyOperations {
   ShapeCost (*shape_cost)(const AttentionSpec& spec, const KernelPlan& plan,
                           const ProblemShape& shape, const DeviceFacts& device,
                           const LiveWork& work);
-  // Whether launches of the shape do what they do with another legal plan that comes before this
-  // one: nobody need measure both. Null: none does.
-  bool (*repeats_another)(const AttentionSpec& spec, const KernelPlan& plan,
-                          const ProblemShape& shape) = nullptr;
+  // Whether nobody need measure it: launches of the shape do what they do with another legal plan
+  // that comes before this one, or no shape says what would speak against it. Null: of no plan.
+  bool (*need_not_be_measured)(const AttentionSpec& spec, const KernelPlan& plan,
+                               const ProblemShape& shape) = nullptr;
   // Without the mask's pre-pass. A launch's symbol is a suffix ("_rows", of the kernel
   // ATT_JOIN(ATT_KERNEL_NAME, _rows)); the main one's is empty.
   LaunchRecipe (*launch_recipe)(const AttentionSpec& spec, const KernelPlan& plan);

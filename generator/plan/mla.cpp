@@ -433,12 +433,13 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr bool kTakesStretches = {};\n"
       "constexpr bool kFillsProcessors = true;\n"
       "constexpr bool kMaskReadsHead = {};\n"
+      "constexpr bool kMayReadTensors = {};\n"
       "constexpr int kSharedBytes = {};\n"
       "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n"
       "{}",
       tile.tile_q, tile.step_keys, tile.stages, tile.warps, tile.pieces, tile.stretches, reads_head,
-      resources_of(spec, plan).shared_memory_bytes, ctas_at_once(spec, plan),
-      has_wgmma(tile) ? products(spec, tile) : "");
+      !spec.environment.tensors.empty(), resources_of(spec, plan).shared_memory_bytes,
+      ctas_at_once(spec, plan), has_wgmma(tile) ? products(spec, tile) : "");
 }
 
 }  // namespace
@@ -458,7 +459,7 @@ const FamilyOperations& mla_family() {
       .plan_cost = plan_cost,
       .tiling = tiling,
       .shape_cost = shape_cost,
-      .repeats_another = has_pieces_of_fewer,
+      .need_not_be_measured = has_pieces_of_fewer,
       .launch_recipe = recipe,
       .widest_workspace = widest_workspace,
       .takes_any_strides = true,

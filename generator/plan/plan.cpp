@@ -216,9 +216,9 @@ Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const P
   std::vector<std::pair<double, KernelPlan>> costed;
   const auto add = [&](const AttentionSpec& of, const ProblemShape& at) {
     for (const Family family : families) {
-      const auto repeats = family_operations(family, pass)->repeats_another;
+      const auto is_needless = family_operations(family, pass)->need_not_be_measured;
       for (const KernelPlan& plan : whole_plans(of, family, device, pass)) {
-        if (repeats != nullptr && repeats(of, plan, at)) continue;
+        if (is_needless != nullptr && is_needless(of, plan, at)) continue;
         costed.emplace_back(cost_us(of, plan, at, device), with_residues(plan, of.residues));
       }
     }

@@ -13,6 +13,7 @@
 #include "generator/plan/sm90a_invariant.hpp"
 #include "generator/plan/sm90a_parts.hpp"
 #include "generator/plan/sm90a_pieces.hpp"
+#include "generator/plan/sm90a_score_cost.hpp"
 #include "generator/plan/sm90a_text.hpp"
 #include "generator/plan/wgmma.hpp"
 
@@ -124,8 +125,9 @@ PlanResources resources_of(const AttentionSpec& spec, const KernelPlan& plan) {
   // Three warpgroups' tile of 64 keys beside ALiBi under a causal mask: 168 fragments were
   // estimated, none are spilled, and at d 128 it takes 0.88 to 0.99 of the time of all that was
   // legal.
-  if (spec.mask && spec.score && tile.warpgroups == 3 && tile.score_buffers == 1 &&
-      tile.tile_kv == 64 && spec.environment.tensors.empty() && expr::score_line(spec.score)) {
+  if (spec.score && tile.warpgroups == 3 && tile.score_buffers == 1 && tile.tile_kv == 64 &&
+      tile.frozen_max && !tile.q_in_registers && !tile.p_in_shared && sm90a::is_plain_band(spec) &&
+      expr::score_line(spec.score)) {
     score_registers = 20;
   }
   // Masked pieces of more than 64 keys are serialised (C7512) from 188 fragments on, others not.
@@ -476,7 +478,7 @@ const FamilyOperations& sm90a_family() {
       .plan_cost = sm90a::plan_cost,
       .tiling = sm90a::tiling,
       .shape_cost = sm90a::shape_cost,
-      .repeats_another = sm90a::has_fewer_pieces,
+      .need_not_be_measured = sm90a::has_fewer_pieces,
       .launch_recipe = recipe,
       .widest_workspace = widest_workspace,
       .takes_any_strides = false,

@@ -15,7 +15,8 @@ bool has_or(const expr::Expr& e) {
 
 }  // namespace
 
-// Of 1044 times of 30 shapes (H200, 16k tokens of 512 to 16384; ALiBi and softcaps, d 64 and 128):
+// Of the scores of docs/lab/search.md, "First guesses raced" (H200, 512 to 16384 tokens; ALiBi and
+// softcaps, d 64 and 128):
 // - ALiBi without a mask. At d 128 64 keys are the best up to 1024 tokens, 96 to 3072, then 128 in
 //   two pieces; 80 are behind all of them. At d 64 80 are the best of three warpgroups, and two are
 //   far behind beyond 1024 tokens.
@@ -35,7 +36,7 @@ ScoreCost score_cost(const AttentionSpec& spec, const Sm90aPlan& tile) {
     // Two warpgroups under a softcap: 512 tokens, d 128, 131 us in two pieces, 117 in one of 64
     // keys, 112 by three warpgroups; 2048 and more by these 3 to 8 % less.
     if (!has_position) return {.item = three || is_narrow_head ? 0.0 : 1000.0};
-    if (!is_line || !three || in_two) return {};
+    if (!is_line || !three || in_two || !is_plain_band(spec)) return {};
     if (!is_narrow_head) return {.tile = 0.92};
     return {.item = tile.ping_pong ? -300.0 : -1500.0,
             .tile = (is_wide ? 1.06 : 1.0) * (tile.ping_pong ? 0.97 : 1.02)};
@@ -47,7 +48,7 @@ ScoreCost score_cost(const AttentionSpec& spec, const Sm90aPlan& tile) {
     const bool is_between_heads = !is_narrow_head && spec.head_dim_qk < 112;
     if (is_between_heads || !expr::depends_on(spec.score, expr::Variable::kHead))
       return {.tile = is_wide ? 1.04 : 1.0};
-    // Three stages of two pieces, Q in registers: 4 to 6 % longer than two, in both runs.
+    // Three stages of two pieces, Q in registers: 4 to 8 % longer than two.
     const bool is_slow = in_two && tile.stages > 2 && tile.q_in_registers;
     const double wide = is_narrow_head ? (three ? 1.04 : 1.06) : is_slow ? 1.06 : 1.0;
     const bool is_between = !is_narrow_head && !is_wide && tile.tile_kv > 64;

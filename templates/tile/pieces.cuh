@@ -47,7 +47,8 @@ ATT_FN PieceOfItem listed_piece(const PackedParams& p, int index) {
 // itself, a lane those of some sequences that follow one another, whose lengths it finds in L1
 // once it has asked for the first ones. No rows where there are fewer.
 ATT_FN Item found_item(const PackedParams& p, int h_kv, int index) {
-  constexpr int kMostTiles = 1 << 24;  // of a sequence: whatever the lengths say, sums fit
+  constexpr int kMostTiles =
+      1 << 24;  // of a sequence, and of a lane: whatever lengths say, sums fit
   const auto grid_of = [&](const Sequence& sequence) {
     return packed_tiles(p.heads, p.kv_heads, sequence.q_len, plan::kTileQ);
   };
@@ -62,7 +63,7 @@ ATT_FN Item found_item(const PackedParams& p, int h_kv, int index) {
     if (b >= p.batch) break;
     Sequence sequence = sequence_of(p, b);
     sequence.kv_len = opaque(sequence.kv_len);  // asked for beside q_len, not after it
-    tiles += tiles_of(sequence);
+    tiles = min_i32(tiles + tiles_of(sequence), kMostTiles);
   }
   const int up_to = sum_up_to_lane(tiles);
   const unsigned has_it = ballot(up_to > index);
@@ -86,7 +87,8 @@ ATT_FN Item found_item(const PackedParams& p, int h_kv, int index) {
 // Whether CTAs of packed sequences find their items for themselves, those of a cluster the same
 // one.
 constexpr bool kFindsItems =
-    spec::kIsPacked && (plan::kInCluster || (plan::kPieces == 1 && !plan::kTakesStretches));
+    spec::kIsPacked &&
+    (plan::kInCluster || (plan::kPieces == 1 && !plan::kTakesStretches && !plan::kFillsProcessors));
 
 ATT_FN PieceOfItem piece_at(const PackedParams& p, int index) {
   if constexpr (plan::kInCluster || kFindsItems) {
@@ -120,9 +122,11 @@ struct UnitTableOf {
 using UnitTable = UnitTableOf<2048>;
 using SmallTable = UnitTableOf<512>;  // of the mla family
 
-// Whether units of which all are live need not be listed. Of the mla family ptxas would spill more.
+// Whether units of which all are live need not be listed. Not where a mask may look numbers up, as
+// those of all keys would be read twice. Of the mla family ptxas would spill more.
 template <int kMostUnits>
-constexpr bool kMayBeAllLive = sizeof(UnitTableOf<kMostUnits>) > sizeof(SmallTable);
+constexpr bool kMayBeAllLive = sizeof(UnitTableOf<kMostUnits>) > sizeof(SmallTable) &&
+                               !plan::kMayReadTensors;
 
 // Of a piece.
 struct Units {

@@ -8,7 +8,8 @@
 //     in flight    S(t)   dP(t)          dV(t), half     dV(t)              dQ(t-1)  dK(t)
 //     arithmetic             half of P(t)   rest of P(t)  dS(t), to shared memory      dQ(t-1) out
 //
-// Each warpgroup makes dQ of half of a tile's queries, all columns.
+// With kStoresDsInHalves dS is made and stored in halves, the second half of dV issued between
+// them. Each warpgroup makes dQ of half of a tile's queries, all columns.
 #pragma once
 
 #include "templates/ptx/mbarrier.cuh"

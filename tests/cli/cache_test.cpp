@@ -128,6 +128,7 @@ TEST_F(OnTheCpu, WhatCannotBeWrittenIsToldBeforeItIsTuned) {
     arguments.insert(arguments.end(), {"--device", "cpu", "--cache", file});
     return attune(arguments, {.stranger = true});
   };
+  if (as_stranger({"status"}).code == 127) GTEST_SKIP() << "no other user can reach the build";
   struct Case {
     int file, folder;
     const char* why;

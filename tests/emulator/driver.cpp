@@ -236,7 +236,8 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
   }
   const auto [x, y, z] = launch.grid;
   if (x == 0 || y == 0 || z == 0 || y > 65535 || z > 65535 || emu::u64{x} * y * z >> 32 != 0 ||
-      launch.threads == 0 || launch.threads > 1024 || x % launch.cluster != 0) {
+      launch.threads == 0 || launch.threads > 1024 || config->blockDimY != 1 ||
+      config->blockDimZ != 1 || x % launch.cluster != 0) {
     return kCudaErrorInvalidValue;
   }
   return enqueue(config->hStream, [kernel, launch] { return run(launch); });
