@@ -333,9 +333,13 @@ CASES = [
 ]  # fmt: skip
 
 
+# What has to be walked over at each call.
+WALKED = frozenset("set_in_place view_that_is_one_no_more buffers_that_are_computed".split())
+
+
 @pytest.mark.parametrize("make", CASES)
 def test_a_change_is_seen(make, translations):  # noqa: F811
-    is_seen(*make())
+    is_seen(*make(), make.__name__ not in WALKED)
 
 
 @pytest.mark.parametrize("kind", REPLACED)

@@ -166,7 +166,7 @@ class _JAX(_DLPack):
 
     def __init__(self, array: Any) -> None:
         super().__init__(array)
-        self._sharding = array.sharding
+        self._devices = array.devices()
 
     def empty(self, sizes: tuple[int, ...], dtype: str, device: str) -> Any:
         if device == "cpu":
@@ -181,7 +181,8 @@ class _JAX(_DLPack):
 
     def finish(self, array: Any) -> Any:
         if isinstance(framework_of("an output", array), _NumPy):  # on the CPU
-            return sys.modules["jax"].device_put(array, self._sharding)
+            (device,) = self._devices  # `view` took no array of several
+            return sys.modules["jax"].device_put(array, device)
         _synchronize()
         return array
 
@@ -211,13 +212,15 @@ def framework_of(name: str, array: Any) -> Framework:
         UnsupportedError: it has no numbers, as in code that JAX compiles.
     """
     jax = sys.modules.get("jax")
-    if jax is not None and isinstance(array, jax.Array):
+    kind = getattr(jax, "Array", None)  # there is none while another thread imports it
+    if kind is not None and isinstance(array, kind):
         if isinstance(array, jax.core.Tracer):
             raise UnsupportedError(
                 f"`{name}` is traced by JAX, which has no numbers yet",
                 "call attune.attention outside of jax.jit, jax.vmap and jax.grad",
             )
-        return _JAX(array)
+        if hasattr(array, "__dlpack_device__"):  # keys of random numbers have none
+            return _JAX(array)
     for base in type(array).__mro__:  # a torch.nn.Parameter is torch's, a numpy.memmap NumPy's
         known = _BY_MODULE.get(base.__module__.partition(".")[0])
         if known is not None:

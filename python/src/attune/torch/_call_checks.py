@@ -48,7 +48,7 @@ def _takes(function: Any, arguments: str) -> bool:
         _signature(function).bind(*arguments.split(","))
     except TypeError:
         return False
-    except ValueError:  # it does not say
+    except Exception:  # it does not say, or its own `__getattr__` fails
         return True
     return True
 

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 # Packages whose functions and constants do not change.
 _FIXED = frozenset("torch numpy math cmath builtins operator _operator functools _functools itertools typing".split())
 # What reads names that stand nowhere in the code.
-_DYNAMIC = frozenset(
+DYNAMIC = frozenset(
     "getattr hasattr setattr delattr attrgetter methodcaller vars dir eval exec globals locals __dict__ "
-    "__getattribute__ __import__ import_module __name__ __qualname__ __annotations__ __type_params__".split()
+    "__getattribute__ __import__ import_module __name__ __qualname__ __annotations__ __type_params__ __globals__ "
+    "__builtins__ __subclasses__ __getstate__ __reduce__ __reduce_ex__ __dir__ __doc__ format_map".split()
 ) | frozenset(
     # What tells how torch is set: another answer at another time.
     "get_default_dtype get_default_device get_num_threads get_rng_state initial_seed is_inference_mode_enabled "
@@ -39,10 +40,13 @@ class Code(NamedTuple):
 def read(code: types.CodeType) -> Code:
     instructions = list(dis.get_instructions(code))
     names = frozenset(code.co_names)
-    if any(each.opname.startswith("FORMAT_") for each in instructions):
+    is_formatted = "format" in names  # a field of `str.format` names attributes
+    if any(each.opname.startswith("FORMAT_") for each in instructions) or any(
+        isinstance(each, str) and "%" in each for each in code.co_consts
+    ):
         names |= {"format"}
     assigned = frozenset(each.argval for each in instructions if each.opname in _STORES)
-    can_be_followed = not names & _DYNAMIC and not any(
+    can_be_followed = not is_formatted and not names & DYNAMIC and not any(
         each.opname == "MATCH_CLASS"  # its attributes' names are constants
         or (each.opname == "IMPORT_NAME" and not (is_fixed(each.argval) and not is_random(each.argval)))
         for each in instructions

@@ -8,6 +8,7 @@ has no fingerprint, and is translated at every call.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -51,7 +52,10 @@ class Fingerprint:
     def is_current(self) -> bool:
         """Whether the functions still see the objects that they saw."""
         for cell, value in self._cells:
-            if cell.cell_contents is not value:
+            try:
+                if cell.cell_contents is not value:
+                    return False
+            except ValueError:  # it is empty now
                 return False
         for namespace, name, value in self._globals:
             if namespace.get(name, MISSING) is not value:
@@ -81,8 +85,14 @@ def _state(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.dtype, tensor.shape, tensor.stride(), tensor.requires_grad, tensor.is_neg()
 
 
+def _code_of(function: Any) -> Any:
+    if type(function) is MethodType:
+        function = function.__func__
+    return function.__code__ if type(function) is FunctionType else type(function)
+
+
 def place_of_code(functions: tuple[Any, ...]) -> tuple[int, ...]:
-    return tuple([id(getattr(each, "__code__", None) or type(each)) for each in functions])
+    return tuple([id(_code_of(each)) for each in functions])
 
 
 def _walked(functions: tuple[Any, ...]) -> Walk:

@@ -4,8 +4,8 @@ of one sequence, those that a mask leaves out, too. A compiler that asks what an
 from __future__ import annotations
 
 import importlib.abc
-import importlib.util
 import sys
+import threading
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -81,27 +81,45 @@ def _register(counter: ModuleType) -> None:
         counter.register_flop_formula(operator, get_raw=True)(formula)
 
 
+class _Registering(importlib.abc.Loader):
+    """The counter's loader, and registers when the module has run, a reload too."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: Any) -> Any:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        _register(module)
+
+    def __getattr__(self, name: str) -> Any:  # get_source and others that a kind of loader may have
+        return getattr(self._loader, name)
+
+
 class _WhenImported(importlib.abc.MetaPathFinder):
-    """Finds the counter's module as it would be found without, and registers when it has run."""
+    """Finds the counter's module as the finders behind it do, at every look: who looks need not load."""
+
+    def __init__(self) -> None:
+        self._here = threading.local()
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> Any:
-        if name != _COUNTER:
+        if name != _COUNTER or getattr(self._here, "asks", False):
             return None
-        sys.meta_path.remove(self)
-        found = importlib.util.find_spec(name)
-        if found is None or found.loader is None:
-            return found
-        execute = found.loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            _register(module)
-
-        found.loader.exec_module = exec_module  # type: ignore[method-assign]
-        return found
+        self._here.asks = True
+        try:
+            for finder in list(sys.meta_path):
+                found = finder.find_spec(name, path, target) if hasattr(finder, "find_spec") else None
+                if found is not None:
+                    if hasattr(found.loader, "exec_module"):
+                        found.loader = _Registering(found.loader)
+                    return found
+            return None
+        finally:
+            self._here.asks = False
 
 
 if _COUNTER in sys.modules:
     _register(sys.modules[_COUNTER])
-else:
-    sys.meta_path.insert(0, _WhenImported())
+sys.meta_path.insert(0, _WhenImported())

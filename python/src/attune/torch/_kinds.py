@@ -74,6 +74,11 @@ def _code_of(member: Any) -> types.CodeType | None:
     return member.__code__ if isinstance(member, types.FunctionType) else None
 
 
+def _is_of_maker(member: Any) -> bool:
+    """Whether namedtuple or Enum wrote a function."""
+    return isinstance(member, types.FunctionType) and member.__globals__.get("__name__") in ("enum", "collections")
+
+
 def functions_of(kind: type) -> list[str]:
     """Names of what a class has of the program's own: all that runs, but what its kind of class is made of."""
     return [
@@ -81,7 +86,7 @@ def functions_of(kind: type) -> list[str]:
         for each in kind.__mro__
         if not is_fixed_class(each) and each.__module__ not in ("enum", "collections")
         for name, member in vars(each).items()
-        if name not in _OF_MADE and _code_of(member) is not None
+        if _code_of(member) is not None and not (name in _OF_MADE and (name != "__repr__" or _is_of_maker(member)))
     ]
 
 
@@ -107,7 +112,8 @@ def runs_unnamed(kind: type) -> frozenset[str]:
     return frozenset(
         name
         for name, member in vars(kind).items()
-        if name.startswith("__") and name.endswith("__") and name != "__repr__" and _code_of(member) is not None
+        if name.startswith("__") and name.endswith("__") and name not in ("__repr__", "__dict__", "__weakref__")
+        and (_code_of(member) is not None or callable(member) or hasattr(type(member), "__get__"))
     )
 
 

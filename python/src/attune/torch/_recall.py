@@ -323,12 +323,17 @@ def forget() -> None:
     _by_code.clear()
 
 
+def _place_of_method(method: Any) -> int:
+    """What may be called need not have a hash."""
+    return id(method.__func__) ^ id(method.__self__)
+
+
 def _place(score_mod: Any, of_blocks: Any, mask_mod: Any, sink: Any) -> tuple[int, ...]:
     """Of methods, which are made anew each time they are asked for, the functions' and the objects'."""
     return (
-        hash(score_mod) if type(score_mod) is _METHOD else id(score_mod),
-        hash(of_blocks) if type(of_blocks) is _METHOD else id(of_blocks),
-        hash(mask_mod) if type(mask_mod) is _METHOD else id(mask_mod),
+        _place_of_method(score_mod) if type(score_mod) is _METHOD else id(score_mod),
+        _place_of_method(of_blocks) if type(of_blocks) is _METHOD else id(of_blocks),
+        _place_of_method(mask_mod) if type(mask_mod) is _METHOD else id(mask_mod),
         id(sink),
     )
 

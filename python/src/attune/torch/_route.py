@@ -113,8 +113,11 @@ class Route:
 
     def one_of(self, at: str, kind: type) -> None:
         """An object of a class, which is no other object that was met."""
-        self._none_if(f"type({at}) is not {self.constant(kind)}")
+        self.is_a(at, kind)
         self._by_class.setdefault(kind, []).append(at)
+
+    def is_a(self, at: str, kind: type) -> None:
+        self._none_if(f"type({at}) is not {self.constant(kind)}")
 
     def length(self, at: str, length: int) -> None:
         self._none_if(f"len({at}) != {length}")

@@ -26,7 +26,6 @@ NARROW = frozenset(
     "int8 int16 uint8 uint16 uint32 uint64 float16 byte ubyte short ushort uintc uint ulong ulonglong half".split()
 )
 WIDE = frozenset(("int32", "int64", "float32", "float64"))
-OF_BUILTINS = (type, types.FunctionType, types.BuiltinFunctionType)
 # What shows an object by its __repr__, and what tells its class.
 SHOWS = frozenset("repr ascii str format print".split())
 TELLS_CLASS = frozenset(("type", "__class__"))

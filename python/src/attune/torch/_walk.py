@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from attune.torch import _called_modules
-from attune.torch._code import is_fixed, is_fixed_function, is_random, read
+from attune.torch._code import DYNAMIC, is_fixed, is_fixed_function, is_random, read
 from attune.torch._kinds import (
     HARMLESS, NAMESPACES, OF_FROZEN, can_be_copied, functions_of, is_fixed_class, is_frozen, is_its_attributes,
     is_named_tuple, is_of_dataclasses, part_of, runs_unnamed,
@@ -24,7 +24,7 @@ from attune.torch._numbers import may_be_brought, plain
 from attune.torch._positions import FromTheEnd
 from attune.torch._route import Route
 from attune.torch._telling import (
-    HOLDERS, NARROW, OF_BUILTINS, OF_ENUM, OPERATORS, PLAIN, READERS, SHOWS, TELLS_CLASS, TELLS_NUMPYS, TELLS_TYPES,
+    HOLDERS, NARROW, OF_ENUM, OPERATORS, PLAIN, READERS, SHOWS, TELLS_CLASS, TELLS_NUMPYS, TELLS_TYPES,
     WIDE,
 )  # fmt: skip
 
@@ -130,6 +130,8 @@ class Walk:
             self.parts.append((kind, "open"))
             self.route.number(at, given, value)
         elif kind in PLAIN:
+            if kind is str and "%" in value:
+                self.met.add("format")
             self.parts.append(part_of(value, own))
             self.route.plain(at, given)
         elif kind is float:
@@ -138,6 +140,7 @@ class Walk:
         elif isinstance(value, torch.Tensor):
             self._tensor(value, at)
         elif kind is tuple or (kind.__base__ is tuple and is_named_tuple(kind)):
+            self.is_bound &= kind is tuple  # the class of a namedtuple may change
             self.parts.append((kind, len(value)))
             self.route.a_tuple(at, value)
             for place_in, each in enumerate(value):
@@ -167,7 +170,7 @@ class Walk:
         self._attributes_of_class(kind)
 
     def _tensor(self, tensor: torch.Tensor, at: str) -> None:
-        if type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided:
             raise Unknown
         known = self._seen.get(id(tensor))
         if known is None:
@@ -181,6 +184,8 @@ class Walk:
             stands: tuple[Any, ...] = (tensor.dtype, tensor.shape, tensor.stride(), tensor.device, tensor.requires_grad)
             if tensor.is_neg():
                 stands += ("negative",)
+            if tensor.is_conj():
+                stands += ("conjugate",)
             if twin is not None:
                 stands += (twin,)
             if not tensor.dim() and tensor.device.type == "cpu":
@@ -276,6 +281,8 @@ class Walk:
         elif kind is FromTheEnd:  # what it adds is the launch's
             self.route.one_of(at, kind)
             self.parts.append(kind)
+        elif kind is types.MethodWrapperType or (kind in OPERATORS and value.__name__ in DYNAMIC):
+            raise Unknown  # leads to an object, or reads by names that are values
         elif kind in OPERATORS or kind.__module__ == "torch._ops":
             self._by_address(value, at)
         elif is_fixed_class(kind) and not isinstance(value, torch.nn.Module):
@@ -295,7 +302,9 @@ class Walk:
         self._sees_numpy |= name.partition(".")[0] == "numpy"
         self._by_address(module, at)
         if not is_fixed(name):
-            self._attributes(vars(module), self.route.constant(vars(module)))
+            self.route.is_a(at, types.ModuleType)
+            self.asks = True
+            self._attributes(vars(module), self.route.constant(vars(module)), self._names | {"__getattr__"})
 
     def _class(self, kind: type, at: str) -> None:
         if id(kind) in READERS or is_random(kind.__module__):
@@ -305,6 +314,8 @@ class Walk:
         if is_fixed_class(kind):
             return
         if issubclass(kind, enum.Enum):
+            if type(kind) is not enum.EnumMeta:
+                raise Unknown
             members = self.route.get(f"{at}.__members__")
             self.route.names(members, kind.__members__)
             for name, member in kind.__members__.items():
@@ -334,7 +345,9 @@ class Walk:
 
     def _builtin(self, function: types.BuiltinFunctionType, at: str) -> None:
         owner, module = function.__self__, getattr(function, "__module__", None)
-        if id(function) in READERS or is_random(module) or is_random(type(owner).__module__):
+        if id(function) in READERS or function.__name__ in DYNAMIC:
+            raise Unknown
+        if is_random(module) or is_random(type(owner).__module__):
             raise Unknown
         if isinstance(owner, types.ModuleType):
             if not is_fixed(owner.__name__):  # time.time, which is another each time
@@ -345,7 +358,7 @@ class Walk:
 
     def _function(self, function: types.FunctionType, at: str) -> None:
         code, route = function.__code__, self.route
-        route.one_of(at, types.FunctionType)
+        (route.one_of if id(function) in self._seen else route.is_a)(at, types.FunctionType)  # methods may share one
         self._by_address(code, route.get(f"{at}.__code__"))
         names, assigned, can_be_followed = read(code)
         fixed = is_fixed_function(function)
@@ -360,12 +373,11 @@ class Walk:
             route.plain(route.item(within, "__name__"), function.__globals__["__name__"])
         else:
             route.absent(within, frozenset(("__name__",)))
-        if not fixed:
-            if attributes:
-                self._attributes(attributes, route.namespace(f"{at}.__dict__", attributes))
-            else:
-                route.empty(f"{at}.__dict__")
-            self.parts.append(_END)
+        if attributes:
+            self._attributes(attributes, route.namespace(f"{at}.__dict__", attributes))
+        else:
+            route.empty(f"{at}.__dict__")
+        self.parts.append(_END)
         self.parts.append((len(by_place or ()), len(by_name or {})))
         if by_place:
             defaults = route.get(f"{at}.__defaults__")
@@ -393,6 +405,9 @@ class Walk:
             where = route.get(f"{at}.__closure__[{place}].cell_contents")
             self._value(value, where, None if is_fixed_here else ("cell", mine, place))
         if not fixed:
+            if function.__builtins__ is not vars(builtins):
+                raise Unknown
+            route.same(route.get(f"{at}.__builtins__"), vars(builtins))
             self._names_of(function, names, assigned, within)
         self.parts.append(_END)
 
@@ -408,7 +423,7 @@ class Walk:
             if value is MISSING:
                 self.parts.append((name, "missing"))
                 builtin = vars(builtins).get(name)
-                if isinstance(builtin, OF_BUILTINS):
+                if name in vars(builtins) and builtin is not NotImplemented:
                     self.globals.append((vars(builtins), name, builtin))
                     self._value(builtin, self.route.item(self.route.constant(vars(builtins)), name))
             else:
@@ -441,6 +456,12 @@ class Walk:
             not hasattr(value, "__dict__")
             or type(kind) is not type
             or dunders - HARMLESS
+            or kind.__getattribute__ is not object.__getattribute__
+            or getattr(kind, "__getattr__", None) not in (None, torch.nn.Module.__getattr__)
+            or any(
+                is_fixed_class(each) and each.__module__ != "typing" and not issubclass(each, torch.nn.Module)
+                for each in kind.__mro__[:-1]
+            )
             or not is_its_attributes(kind)
         ):
             raise Unknown
@@ -483,11 +504,11 @@ class Walk:
             member = vars(owners[name])[name]
             where = self.route.item(self.route.constant(vars(owners[name])), name)
             self.parts.append(name)
-            if isinstance(member, property):
+            if type(member) is property:
                 self.parts.append(property)
                 where = self.route.made_of(where, member, "fget")
                 member = member.fget
-            elif isinstance(member, (classmethod, staticmethod)):
+            elif type(member) in (classmethod, staticmethod):
                 self.parts.append(type(member))
                 where = self.route.made_of(where, member, "__func__")
                 member = member.__func__
