@@ -1,5 +1,5 @@
-"""What torch.utils.flop_counter counts of Attune's operators: as of torch's own attention all pairs of a query and a key
-of one sequence, those that a mask leaves out, too. A compiler that asks what an operator costs gets the same number."""
+"""What torch.utils.flop_counter counts of Attune's operators: as of torch's own attention all pairs of a query and a
+key of one sequence, those that a mask leaves out, too. A compiler that asks what an operator costs gets the same."""
 
 from __future__ import annotations
 
