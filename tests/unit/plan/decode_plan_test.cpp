@@ -213,7 +213,8 @@ TEST(DecodePlan, NoPlanLeavesALongSequenceToFewCtas) {
       const DecodePlan& tile = std::get<DecodePlan>(plan->tile);
       EXPECT_EQ(tile.in_cluster, sequences < 8) << sequences << " sequences";
       EXPECT_GT(tile.pieces, 1) << sequences << " sequences";
-      for (const KernelPlan& each : plans_by_cost(spec, shape, kHopper, Pass::kForward).value()) {
+      const auto measured_plans = plans_by_cost(spec, shape, kHopper, Pass::kForward);
+      for (const KernelPlan& each : measured_plans.value()) {
         const auto* measured = std::get_if<DecodePlan>(&each.tile);
         EXPECT_FALSE(measured != nullptr && (sequences > 1 || layout == Layout::kPaged) &&
                      decode::finds_whole_items(spec, *measured))
