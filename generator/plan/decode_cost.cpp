@@ -31,6 +31,11 @@ double clusters_at_once(const AttentionSpec& spec, const KernelPlan& plan,
   return size == 2 ? device.processor_count / 2 * ctas : groups * (14 * ctas / size);
 }
 
+// Of a key and its value.
+double key_bytes(const AttentionSpec& spec) {
+  return element_bytes(kv_dtype(spec)) * (padded_qk(spec) + padded_v(spec));
+}
+
 // What memory waits for CTAs where the tensors of a mask make items uneven. In the end it waits for
 // the one that has the longest, in one piece: a CTA draws only so much, less where its warps ask
 // for few keys at a time. And in between for clusters that begin. Of 64 lengths up to 8192 with a
@@ -42,7 +47,7 @@ double uneven_us(const AttentionSpec& spec, const KernelPlan& plan, const Proble
   if (!work.is_described) return 0;
   constexpr double kShare = 0.4, kBytesPerClock = 30, kClusterUs = 1.8;
   const double keys = double(shape.kv_len) * work.share * work.longest;
-  const double bytes = keys * element_bytes(kv_dtype(spec)) * (padded_qk(spec) + padded_v(spec));
+  const double bytes = keys * key_bytes(spec);
   const double slow = draws_little(tile_of(plan)) ? 1.3 : 1;
   const double last_us = kShare * slow * bytes / pieces / (kBytesPerClock * device.clock_ghz * 1e3);
   if (!tile_of(plan).in_cluster) return last_us;
@@ -78,8 +83,7 @@ double seen_of_chunk(const AttentionSpec& spec, const ProblemShape& shape, const
 // by fit to the launches of 10 to 40 us of docs/lab/serving_cliffs.md.
 double whole_us(const AttentionSpec& spec, const DeviceFacts& device, double longest_units) {
   constexpr double kShare = 0.3, kBytesPerClock = 30;
-  const double bytes = longest_units * kUnitKeys * element_bytes(kv_dtype(spec)) *
-                       (padded_qk(spec) + padded_v(spec));
+  const double bytes = longest_units * kUnitKeys * key_bytes(spec);
   return kShare * bytes / (kBytesPerClock * device.clock_ghz * 1e3);
 }
 
@@ -103,8 +107,7 @@ double short_items_us(const AttentionSpec& spec, const KernelPlan& plan, const D
   if (!finds_lengths(spec) || tile_of(plan).in_cluster) return 0;
   constexpr double kBytesPerClock = 34;  // of a processor
   const double next_item_us = tile_of(plan).tile_q == 16 ? 3.2 : 4.5;
-  const double bytes = units * kUnitKeys * element_bytes(kv_dtype(spec)) *
-                       (padded_qk(spec) + padded_v(spec)) * resident(spec, plan, device);
+  const double bytes = units * kUnitKeys * key_bytes(spec) * resident(spec, plan, device);
   return std::max(0.0, items - 1) * next_item_us +
          items * bytes / (kBytesPerClock * device.clock_ghz * 1e3);
 }

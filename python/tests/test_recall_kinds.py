@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 import numpy as np  # noqa: E402
 from test_recall import LENGTH, by_definition, operands, translations  # noqa: E402, F401
-from test_recall_unnamed import is_seen, near  # noqa: E402
+from test_recall_unnamed import is_seen, near, of_a_new_attribute  # noqa: E402
 
 from attune.torch import _recall, flex_attention  # noqa: E402
 
@@ -240,15 +240,7 @@ def keyword_that_gets_a_default():
 
 
 def global_that_a_module_gets():
-    module = types.ModuleType("options")
-
-    def mask_mod(b, h, i, j):
-        try:
-            return near(i, j, module.width)
-        except AttributeError:
-            return near(i, j, 3)
-
-    return mask_mod, lambda: setattr(module, "width", 6)
+    return of_a_new_attribute(types.ModuleType("options"))
 
 
 def attribute_that_an_equality_meets():

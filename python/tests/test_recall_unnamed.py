@@ -13,8 +13,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from attune.torch import _recall  # noqa: E402
 from test_recall import LENGTH, check, translations  # noqa: E402, F401
+from test_recall_ways import met  # noqa: E402
 
 
 def near(i, j, window):
@@ -133,16 +133,18 @@ def attribute_of_a_tensor():
     return lambda b, h, i, j: near(i, j, table.width), lambda: setattr(table, "width", 6)
 
 
-def attribute_that_a_tensor_gets():
-    table = torch.zeros(LENGTH)
-
+def of_a_new_attribute(holder):
     def mask_mod(b, h, i, j):
         try:
-            return near(i, j, table.width)
+            return near(i, j, holder.width)
         except AttributeError:
             return near(i, j, 3)
 
-    return mask_mod, lambda: setattr(table, "width", 6)
+    return mask_mod, lambda: setattr(holder, "width", 6)
+
+
+def attribute_that_a_tensor_gets():
+    return of_a_new_attribute(torch.zeros(LENGTH))
 
 
 def size_of_a_tensor():
@@ -211,7 +213,7 @@ def is_seen(mask_mod, change, is_recalled=True):
     for _ in range(4):
         check(mask_mod=mask_mod)
     if is_recalled:
-        assert _recall.recall(None, None, mask_mod, None) is not None
+        assert met(mask_mod) is not None
     change()
     for _ in range(4):
         check(mask_mod=mask_mod)

@@ -47,8 +47,8 @@ ATT_FN PieceOfItem listed_piece(const PackedParams& p, int index) {
 // itself, a lane those of some sequences that follow one another, whose lengths it finds in L1
 // once it has asked for the first ones. No rows where there are fewer.
 ATT_FN Item found_item(const PackedParams& p, int h_kv, int index) {
-  constexpr int kMostTiles =
-      1 << 24;  // of a sequence, and of a lane: whatever lengths say, sums fit
+  // Of a sequence, and of a lane: whatever lengths say, sums fit.
+  constexpr int kMostTiles = 1 << 24;
   const auto grid_of = [&](const Sequence& sequence) {
     return packed_tiles(p.heads, p.kv_heads, sequence.q_len, plan::kTileQ);
   };

@@ -11,9 +11,8 @@ from collections.abc import Iterable
 from types import FunctionType, MethodType
 from typing import Any
 
-import torch
-
 from attune.torch._guard import check_of
+from attune.torch._kinds import state_of
 from attune.torch._walk import MISSING, Unknown, Walk
 
 _MAX_HINTS = 1024
@@ -46,7 +45,7 @@ class Fingerprint:
         self._cells, self._globals, self._functions = walk.cells, walk.globals, walk.functions
         self._attributes = [(vars(tensor), len(vars(tensor))) for tensor in walk.tensors]
         self._as_they_were = check_of(walk.tensors) if walk.tensors else None
-        self._states = [_state(tensor) for tensor in walk.tensors]
+        self._states = [state_of(tensor) for tensor in walk.tensors]
         self.way = walk.route.way(len(given), walk.tensors)
 
     def is_current(self) -> bool:
@@ -77,12 +76,8 @@ class Fingerprint:
         return (
             self._as_they_were is None
             or self._as_they_were(*self.tensors)
-            or [_state(tensor) for tensor in self.tensors] == self._states
+            or [state_of(tensor) for tensor in self.tensors] == self._states
         )
-
-
-def _state(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tensor.dtype, tensor.shape, tensor.stride(), tensor.requires_grad, tensor.is_neg()
 
 
 def _code_of(function: Any) -> Any:

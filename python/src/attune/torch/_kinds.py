@@ -9,6 +9,8 @@ import operator
 import types
 from typing import Any
 
+import torch
+
 from attune.torch._code import is_fixed
 
 # Methods of a class that an operation without a name does not call, or that tell objects apart by all they have.
@@ -63,6 +65,25 @@ def is_of_dataclasses(kind: type, member: Any) -> bool:
     if fields is None or not isinstance(member, types.FunctionType) or member.__code__.co_filename != "<string>":
         return False
     return {*fields, "__class__", "hash", "NotImplemented"}.issuperset(member.__code__.co_names)
+
+
+def reads_unnamed(kind: type) -> bool:
+    """Whether code that is not the program's may read an object's attributes, by names of its own: torch's classes do,
+    and a `__getattr__` or `__getattribute__` that is not a plain object's or a module's."""
+    return (
+        kind.__getattribute__ is not object.__getattribute__
+        or getattr(kind, "__getattr__", None) not in (None, torch.nn.Module.__getattr__)
+        or any(
+            is_fixed_class(each) and each.__module__ != "typing" and not issubclass(each, torch.nn.Module)
+            for each in kind.__mro__[:-1]
+        )
+    )
+
+
+def state_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What a function may ask a tensor beside its elements."""
+    layout = tensor.dtype, tensor.shape, tensor.stride(), tensor.device
+    return *layout, tensor.requires_grad, tensor.is_neg(), tensor.is_conj()
 
 
 def _code_of(member: Any) -> types.CodeType | None:

@@ -18,7 +18,7 @@ from attune.torch import _called_modules
 from attune.torch._code import DYNAMIC, is_fixed, is_fixed_function, is_random, read
 from attune.torch._kinds import (
     HARMLESS, NAMESPACES, OF_FROZEN, can_be_copied, functions_of, is_fixed_class, is_frozen, is_its_attributes,
-    is_named_tuple, is_of_dataclasses, part_of, runs_unnamed,
+    is_named_tuple, is_of_dataclasses, part_of, reads_unnamed, runs_unnamed, state_of,
 )  # fmt: skip
 from attune.torch._numbers import may_be_brought, plain
 from attune.torch._positions import FromTheEnd
@@ -181,11 +181,7 @@ class Walk:
             self._at[id(tensor)] = at
             self.tensors.append(tensor)
             self.route.tensor(at, twin is not None)
-            stands: tuple[Any, ...] = (tensor.dtype, tensor.shape, tensor.stride(), tensor.device, tensor.requires_grad)
-            if tensor.is_neg():
-                stands += ("negative",)
-            if tensor.is_conj():
-                stands += ("conjugate",)
+            stands = state_of(tensor)
             if twin is not None:
                 stands += (twin,)
             if not tensor.dim() and tensor.device.type == "cpu":
@@ -201,10 +197,7 @@ class Walk:
                     stands += (math.isfinite(value),)
             attributes = vars(tensor)
             self.parts.append((*stands, bool(attributes)))
-            if attributes:
-                self._attributes(attributes, self.route.namespace(f"{at}.__dict__", attributes))
-            else:
-                self.route.empty(f"{at}.__dict__")
+            self._own_attributes(attributes, at)
         else:
             self.route.is_twice(at, self._at[id(tensor)])
             self.parts.append((torch.Tensor, known))
@@ -262,10 +255,7 @@ class Walk:
             self.parts.append(kind)
             for name in ("func", "args", "keywords"):
                 self._value(getattr(value, name), self.route.get(f"{at}.{name}"))
-            if vars(value):
-                self._attributes(vars(value), self.route.namespace(f"{at}.__dict__", vars(value)))
-            else:
-                self.route.empty(f"{at}.__dict__")
+            self._own_attributes(vars(value), at)
             self.parts.append(_END)
         elif kind in NAMESPACES:
             self.route.one_of(at, kind)
@@ -373,10 +363,7 @@ class Walk:
             route.plain(route.item(within, "__name__"), function.__globals__["__name__"])
         else:
             route.absent(within, frozenset(("__name__",)))
-        if attributes:
-            self._attributes(attributes, route.namespace(f"{at}.__dict__", attributes))
-        else:
-            route.empty(f"{at}.__dict__")
+        self._own_attributes(attributes, at)
         self.parts.append(_END)
         self.parts.append((len(by_place or ()), len(by_name or {})))
         if by_place:
@@ -431,6 +418,13 @@ class Walk:
                 place = None if name in assigned else ("global", mine, name)
                 self._value(value, self.route.item(within, name), place)
 
+    def _own_attributes(self, attributes: dict[str, Any], at: str) -> None:
+        """Those that a program gave a tensor, a function or a partial; most have none."""
+        if attributes:
+            self._attributes(attributes, self.route.namespace(f"{at}.__dict__", attributes))
+        else:
+            self.route.empty(f"{at}.__dict__")
+
     def _attributes(self, namespace: Any, at: str, names: frozenset[str] | None = None) -> None:
         """Of what an instance is not copied with: numbers are what they are. `names`: where not those of the code."""
         if names is None:
@@ -456,12 +450,7 @@ class Walk:
             not hasattr(value, "__dict__")
             or type(kind) is not type
             or dunders - HARMLESS
-            or kind.__getattribute__ is not object.__getattribute__
-            or getattr(kind, "__getattr__", None) not in (None, torch.nn.Module.__getattr__)
-            or any(
-                is_fixed_class(each) and each.__module__ != "typing" and not issubclass(each, torch.nn.Module)
-                for each in kind.__mro__[:-1]
-            )
+            or reads_unnamed(kind)
             or not is_its_attributes(kind)
         ):
             raise Unknown
