@@ -412,6 +412,7 @@ ATT_FN constexpr bool finds_tiles(long long heads, long long q_len, int sequence
 // ---- Pairs of the block-range pre-pass (templates/kernels/block_ranges.cuh).
 
 constexpr int kRangePairsOfCta = 4;  // one warp a pair
+constexpr int kRunThreads = 1024;    // of a row whose runs are worked out
 constexpr int kRangePairsOfCpuItem = 256;
 
 }  // namespace att

@@ -58,7 +58,7 @@ std::string_view template_path(const FamilyOperations& family, const AttentionSp
 }  // namespace
 
 Result<GeneratedKernel> emit(const AttentionSpec& asked, const KernelPlan& asked_plan) {
-  ATT_CHECK(check_residues(asked, asked_plan));
+  ATT_CHECK(check_worked(asked, asked_plan));
   const AttentionSpec spec = worked_spec(asked, asked_plan);
   const KernelPlan plan = worked_plan(asked_plan);
   const FamilyOperations* family = family_operations(plan);

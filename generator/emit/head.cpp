@@ -68,6 +68,19 @@ std::string spec_facts(const AttentionSpec& spec) {
       spec.accuracy == Accuracy::kRelaxed);
 }
 
+// What the pre-pass knows of the tensor whose runs it works out.
+std::string run_constants(const AttentionSpec& spec) {
+  if (!spec.runs) return "";
+  const auto slot = static_cast<std::size_t>(spec.runs->numbers);
+  return fmt::format(
+      "constexpr int kNumbersSlot = {}, kNumbersDims = {};\n"
+      "constexpr int kRunBeginSlot = {}, kRunEndSlot = {};\n"
+      "constexpr int kRunsBegin = {}, kRunsEnd = {}, kNoRuns = {};\n"
+      "\n",
+      slot, spec.environment.tensors[slot].dims.size(), spec.runs->tensors.begin,
+      spec.runs->tensors.end, expr::kRunsBegin, expr::kRunsEnd, expr::kNoRuns);
+}
+
 // The pre-pass of the mask compiler, when there are tensors for it.
 std::string range_pass(const AttentionSpec& spec) {
   std::string tensors;
@@ -83,6 +96,7 @@ std::string range_pass(const AttentionSpec& spec) {
       "\n"
       "namespace att {{\n"
       "\n"
+      "{}"
       "// Makes pair number `pair` of the tensors whose ranges classify tiles, one tensor after "
       "the\n"
       "// other.\n"
@@ -92,8 +106,8 @@ std::string range_pass(const AttentionSpec& spec) {
       "\n"
       "}}  // namespace att\n"
       "\n"
-      "#include \"templates/kernels/block_ranges.cuh\"\n",
-      tensors);
+      "#include \"templates/kernels/{}.cuh\"\n",
+      run_constants(spec), tensors, spec.runs ? "runs" : "block_ranges");
 }
 
 constexpr std::string_view kContext =
@@ -148,8 +162,16 @@ Result<std::string> head_text(const AttentionSpec& spec, const KernelPlan& plan,
     return plan_unsupported(fmt::format("this build has no {} family", to_string(plan.family())));
   }
   // Of a batch-invariant spec several kernels give the same bits; on CPUs there is one.
-  const expr::HeadExpressions expressions = {spec.mask, spec.score, spec.sink, constant_scale(spec),
-                                             spec.batch_invariant && plan.target != Target::kCpu};
+  const expr::HeadExpressions expressions = {
+      .mask = spec.mask,
+      .score = spec.score,
+      .sink = spec.sink,
+      .runs_are_told = spec.runs ? spec.runs->is_told : nullptr,
+      .by_runs = spec.runs ? spec.runs->by_runs : nullptr,
+      .run_slots = spec.runs ? std::vector{spec.runs->tensors.begin, spec.runs->tensors.end}
+                             : std::vector<int>{},
+      .softmax_scale = constant_scale(spec),
+      .rounds_products = spec.batch_invariant && plan.target != Target::kCpu};
   std::string functions = expr::emit_functions(expressions, spec.environment);
   if (plan.pass == Pass::kBackward)
     functions += expr::emit_gradients(expressions, spec.environment);

@@ -97,26 +97,39 @@ std::string score_line_function(const Expr& score, const Environment& environmen
   return text + fmt::format("  return {{{}, {}}};\n}}\n", unbracketed(base), unbracketed(step));
 }
 
-std::string classify_function(const Expr& mask, const Environment& environment) {
+// The class by the program of a mask, or of what it is by runs.
+std::string class_of(const Expr& mask, const HeadExpressions& e, const Environment& environment) {
+  std::string text;
+  const auto results = emit_program(*classify_program(mask), environment, text, e.run_slots);
+  text += fmt::format("  const bool every = {};\n", results[0]);
+  text += fmt::format("  const bool any = {};\n", results[1]);
+  return text +
+         "  return !any ? TileClass::kSkip : every ? TileClass::kFull : TileClass::kPartial;\n";
+}
+
+// What is known of an item whose runs are told comes first.
+std::string in_front(const std::string& of_runs) {
+  return fmt::format("  if (runs_are_told(c)) {{\n{}  }}\n", of_runs);
+}
+
+std::string classify_function(const HeadExpressions& e, const Environment& environment) {
   std::string text =
       "\n"
       "// Class of the box [q0, q1) x [k0, k1), neither side empty.\n"
       "ATT_FN TileClass classify_tile([[maybe_unused]] const Context& c, [[maybe_unused]] int q0,\n"
       "                               [[maybe_unused]] int q1, [[maybe_unused]] int k0,\n"
       "                               [[maybe_unused]] int k1) {\n";
-  if (!mask) return text + "  return TileClass::kFull;\n}\n";
+  if (!e.mask) return text + "  return TileClass::kFull;\n}\n";
   text +=
       "  [[maybe_unused]] const int q_first = q0, q_last = q1 - 1, kv_first = k0, kv_last = k1 - "
       "1;\n";
-  const auto results = emit_program(*classify_program(mask), environment, text);
-  text += fmt::format("  const bool every = {};\n", results[0]);
-  text += fmt::format("  const bool any = {};\n", results[1]);
-  return text +
-         "  return !any ? TileClass::kSkip : every ? TileClass::kFull : TileClass::kPartial;\n}\n";
+  if (e.by_runs) text += in_front(class_of(e.by_runs, e, environment));
+  return text + class_of(e.mask, e, environment) + "}\n";
 }
 
 // kv_bounds, or q_bounds: the same with the roles of queries and keys exchanged.
-std::string bounds_function(const Expr& mask, const Environment& environment, bool of_keys) {
+std::string bounds_function(const HeadExpressions& e, const Environment& environment,
+                            bool of_keys) {
   std::string text = fmt::format(
       "\n"
       "// {} outside [begin, end) are dead for every {} of [{}). Within [0, {}].\n"
@@ -125,32 +138,61 @@ std::string bounds_function(const Expr& mask, const Environment& environment, bo
       of_keys ? "Keys" : "Queries", of_keys ? "query" : "key", of_keys ? "q0, q1" : "k0, k1",
       of_keys ? "kv_len" : "q_len", of_keys ? "KvBounds" : "QBounds",
       of_keys ? "kv_bounds" : "q_bounds", of_keys ? "q0" : "k0", of_keys ? "q1" : "k1");
-  if (!mask) return text + fmt::format("  return {{0, c.{}}};\n}}\n", of_keys ? "kv_len" : "q_len");
+  if (!e.mask)
+    return text + fmt::format("  return {{0, c.{}}};\n}}\n", of_keys ? "kv_len" : "q_len");
   text += of_keys ? "  [[maybe_unused]] const int q_first = q0, q_last = q1 - 1;\n"
                   : "  [[maybe_unused]] const int kv_first = k0, kv_last = k1 - 1;\n";
-  const auto program = of_keys ? kv_bounds_program(mask) : q_bounds_program(mask);
-  const auto results = emit_program(*program, environment, text);
-  return text + fmt::format("  return {{{}, {}}};\n}}\n", results[0], results[1]);
+  const auto bounds = [&](const Expr& mask) {
+    const auto program = of_keys ? kv_bounds_program(mask) : q_bounds_program(mask);
+    std::string lines;
+    const auto results = emit_program(*program, environment, lines, e.run_slots);
+    return lines + fmt::format("  return {{{}, {}}};\n", results[0], results[1]);
+  };
+  if (e.by_runs) text += in_front(bounds(e.by_runs));
+  return text + bounds(e.mask) + "}\n";
+}
+
+// A mask by runs, which is simpler for items whose runs are told.
+std::string run_functions(const HeadExpressions& e, const Environment& environment) {
+  const Products products = products_of(e);
+  std::string text = fmt::format(
+      "\n"
+      "// Where runs_are_told(), which is the same for all of an item, mask() is mask_by_runs().\n"
+      "constexpr bool kHasRuns = {};\n"
+      "ATT_FN bool runs_are_told([[maybe_unused]] const Context& c) {{\n",
+      e.by_runs != nullptr);
+  text += e.by_runs ? emit_value(e.runs_are_told, environment, products) : "  return false;\n";
+  text +=
+      "}\n"
+      "ATT_FN bool mask_by_runs([[maybe_unused]] const Context& c, [[maybe_unused]] int q_idx,\n"
+      "                         [[maybe_unused]] int kv_idx) {\n";
+  text += e.by_runs ? emit_value(e.by_runs, environment, products) : "  return false;\n";
+  return text + "}\n";
 }
 
 // What one row of a partial tile needs when its live keys are one interval.
-std::string row_bounds_function(const Expr& mask, const Environment& environment) {
-  const auto program = mask ? row_bounds_program(mask) : nullptr;
+std::string row_bounds_function(const HeadExpressions& e, const Environment& environment) {
+  auto program = e.mask ? row_bounds_program(e.mask) : nullptr;
+  const bool is_range = program != nullptr;
+  if (!program && e.by_runs) program = row_bounds_program(e.by_runs);
   std::string text = fmt::format(
       "\n"
       "// Whether every row's live keys are one range, and which of its ends can differ from the "
       "ends\n"
       "// of the keys. With kRowIsRange, mask(c, q, k) is begin <= k && k < end of row_bounds(c, "
-      "q).\n"
+      "q);\n"
+      "// with kRowMayBeRange it is so where runs_are_told().\n"
       "constexpr bool kRowIsRange = {};\n"
+      "constexpr bool kRowMayBeRange = {};\n"
       "constexpr bool kRowHasBegin = {};\n"
       "constexpr bool kRowHasEnd = {};\n"
       "ATT_FN KvBounds row_bounds([[maybe_unused]] const Context& c, [[maybe_unused]] int q_idx) "
       "{{\n",
-      program != nullptr, program && !program->program.is_constant(program->results[0], 0),
+      is_range, program && !is_range,
+      program && !program->program.is_constant(program->results[0], 0),
       program && program->program[program->results[1]].op != StepOp::kUniform);
   if (!program) return text + "  return {0, c.kv_len};\n}\n";
-  const auto results = emit_program(*program, environment, text);
+  const auto results = emit_program(*program, environment, text, e.run_slots);
   return text + fmt::format("  return {{{}, {}}};\n}}\n", results[0], results[1]);
 }
 
@@ -181,8 +223,9 @@ std::string emit_functions(const HeadExpressions& e, const Environment& environm
   return value_functions(e, environment) +
          score_core_function(e.score, e.softmax_scale, environment, products_of(e)) +
          logistic_constants(e.score, e.softmax_scale) + score_line_function(e.score, environment) +
-         classify_function(e.mask, environment) + bounds_function(e.mask, environment, true) +
-         bounds_function(e.mask, environment, false) + row_bounds_function(e.mask, environment);
+         run_functions(e, environment) + classify_function(e, environment) +
+         bounds_function(e, environment, true) + bounds_function(e, environment, false) +
+         row_bounds_function(e, environment);
 }
 
 }  // namespace attune::expr

@@ -13,6 +13,10 @@ struct HeadExpressions {
   Expr mask;   // null: every key is live
   Expr score;  // null: the identity
   Expr sink;   // null: none
+  // Of a mask by runs (generator/expr/runs.hpp): it is `by_runs` where `runs_are_told`, and tensors
+  // of `run_slots` ascend there. Null: none.
+  Expr runs_are_told, by_runs;
+  std::vector<int> run_slots;
   // Of the raw product, for score_core(); 1 where only the launch knows it.
   float softmax_scale = 1;
   // Of floats, each by itself: for what several kernels are to agree on to the bit.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "generator/expr/arithmetic.hpp"
@@ -12,10 +13,12 @@ namespace {
 
 class ProgramEmitter {
  public:
-  ProgramEmitter(const IntervalProgram& program, const Environment& environment, std::string& lines)
+  ProgramEmitter(const IntervalProgram& program, const Environment& environment, std::string& lines,
+                 std::span<const int> ascending)
       : p_(program),
         environment_(environment),
         lines_(lines),
+        ascending_(ascending),
         values_(environment, lines),
         uses_(program.steps().size()),
         names_(program.steps().size()) {}
@@ -169,6 +172,8 @@ class ProgramEmitter {
       box += fmt::format("{}{{{}, {}}}", i == 0 ? "" : ", ", unbracketed(args[i]),
                          unbracketed(args[i + 1]));
     if (args.empty()) box = "{0, 0}";  // a tensor of one element, as if it had a dim
+    if (std::ranges::find(ascending_, step.slot) != ascending_.end())
+      return fmt::format("ascending_range(c.params.tensors[{}], {{{}}})", step.slot, box);
     const TensorType type = environment_.tensors[static_cast<std::size_t>(step.slot)].type;
     return fmt::format("tensor_range<{}, {}>(c.params.tensors[{}], {{{}}})", element_name(type),
                        step.value ? "true" : "false", step.slot, box);
@@ -177,6 +182,7 @@ class ProgramEmitter {
   const IntervalProgram& p_;
   const Environment& environment_;
   std::string& lines_;
+  const std::span<const int> ascending_;
   ValueEmitter values_;
   std::vector<int> uses_;
   std::vector<std::string> names_;
@@ -185,8 +191,8 @@ class ProgramEmitter {
 }  // namespace
 
 std::vector<std::string> emit_program(const MaskProgram& program, const Environment& environment,
-                                      std::string& lines) {
-  ProgramEmitter emitter(program.program, environment, lines);
+                                      std::string& lines, std::span<const int> ascending) {
+  ProgramEmitter emitter(program.program, environment, lines, ascending);
   for (const StepId id : program.results) emitter.count(id);
   std::vector<std::string> results;
   for (const StepId id : program.results) results.push_back(unbracketed(emitter.value(id)));

@@ -110,6 +110,10 @@ std::int64_t sum_ctas(const AttentionSpec& spec, const LaunchRecipe& recipe, con
       std::int64_t{spec.head_dim_qk} + spec.head_dim_v, launch.threads);
 }
 
+const expr::TensorDecl& tensor_of(const AttentionSpec& spec, int slot) {
+  return spec.environment.tensors[static_cast<std::size_t>(slot)];
+}
+
 // Of sums of dQ.
 att::SumHeads<std::int64_t> sum_heads(const WorkspaceRegion& region, const ProblemShape& shape) {
   return att::sum_heads<std::int64_t>(product({shape.batch, shape.kv_heads}),
@@ -214,10 +218,11 @@ std::int64_t item_count(const AttentionSpec& spec, const LaunchRecipe& recipe, c
   std::int64_t pairs = 0;
   for (const WorkspaceRegion& region : recipe.workspace) {
     if (region.content != WorkspaceRegion::Content::kBlockRanges) continue;
-    const auto& tensor = spec.environment.tensors[static_cast<std::size_t>(region.slot)];
-    pairs = sum(pairs, range_geometry(tensor, shape).pairs);
+    pairs = sum(pairs, range_geometry(tensor_of(spec, region.slot), shape).pairs);
   }
-  return pairs / tile + (pairs % tile != 0 ? 1 : 0);
+  const std::int64_t run_rows =
+      spec.runs ? range_geometry(tensor_of(spec, spec.runs->numbers), shape).rows : 0;
+  return sum(run_rows, pairs / tile + (pairs % tile != 0 ? 1 : 0));
 }
 
 Result<unsigned> grid_size(const Launch& launch, std::int64_t items, int processor_count) {
@@ -255,9 +260,12 @@ std::int64_t region_bytes(const AttentionSpec& spec, const WorkspaceRegion& regi
     case Content::kSchedulerCounter:
       bytes = 4;
       break;
-    case Content::kBlockRanges: {
-      const auto& tensor = spec.environment.tensors[static_cast<std::size_t>(region.slot)];
-      bytes = product({range_geometry(tensor, shape).pairs, 8});
+    case Content::kBlockRanges:
+      bytes = product({range_geometry(tensor_of(spec, region.slot), shape).pairs, 8});
+      break;
+    case Content::kRunPositions: {
+      const RangeGeometry numbers = range_geometry(tensor_of(spec, region.of_slot), shape);
+      bytes = product({numbers.rows, numbers.length, 4});
       break;
     }
     case Content::kRowReferences:

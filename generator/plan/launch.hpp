@@ -47,8 +47,9 @@ enum class WorkItem : std::uint8_t {
   kHeadPart,         // one of att::head_parts of it
   kSequence,         // a sequence of the batch
   kRows,             // `tile` of the rows [batch, heads, q_len], packed [heads, q_len]
-  kRangePairs,       // `tile` pairs of the block ranges of the recipe's tensors
-  kPass              // all there is
+  kRangePairs,  // `tile` pairs of the block ranges of the recipe's tensors; before these, a row of
+                // the tensor whose runs are worked out
+  kPass         // all there is
 };
 
 // A part of the workspace, a multiple of 16 bytes; what it holds is also what field of
@@ -58,6 +59,7 @@ struct WorkspaceRegion {
   enum class Content : std::uint8_t {
     kSchedulerCounter,  // an int32
     kBlockRanges,       // of the tensor in `slot`: pairs of 4-byte values
+    kRunPositions,      // int32, as many as the tensor in `of_slot` has: the tensor in `slot`
     kRowReferences,     // fp32 [batch, heads, q_len]
     kRowDeltas,         // the same
     kQuerySums,         // fp32 [batch, heads, q_len, qk]; with a sum_wave of some heads at a time
@@ -72,7 +74,7 @@ struct WorkspaceRegion {
     kPieceArrivals,     // int32 [items of length_unit rows]
     kPieceItems         // att::PieceItem: the list of pieces of packed sequences
   } content = Content::kSchedulerCounter;
-  int slot = 0;
+  int slot = 0, of_slot = 0;
   int length_unit = 1;             // the sequence's length is rounded up to a multiple
   int columns = 0;                 // numbers a row; 0: as said above, of rows one
   int pieces = 1;                  // as Launch::pieces; nothing is kept of a single one

@@ -14,25 +14,32 @@
 namespace attune {
 namespace {
 
-std::vector<WorkspaceRegion> range_regions(const AttentionSpec& spec) {
+std::vector<WorkspaceRegion> pre_pass_regions(const AttentionSpec& spec) {
   std::vector<WorkspaceRegion> regions;
   for (const int slot : expr::range_slots(spec.mask)) {
     regions.push_back({.content = WorkspaceRegion::Content::kBlockRanges, .slot = slot});
+  }
+  if (!spec.runs) return regions;
+  for (const int slot : {spec.runs->tensors.begin, spec.runs->tensors.end}) {
+    regions.push_back({.content = WorkspaceRegion::Content::kRunPositions,
+                       .slot = slot,
+                       .of_slot = spec.runs->numbers});
   }
   return regions;
 }
 
 // Block ranges come before whatever classifies tiles.
 void add_pre_pass(const AttentionSpec& spec, const KernelPlan& plan, LaunchRecipe& recipe) {
-  const std::vector<WorkspaceRegion> ranges = range_regions(spec);
+  const std::vector<WorkspaceRegion> ranges = pre_pass_regions(spec);
   if (ranges.empty()) return;
   const bool on_cpu = plan.target == Target::kCpu;
+  const int pairs_of_cta = spec.runs ? att::kRunThreads / 32 : att::kRangePairsOfCta;
   recipe.workspace.insert(recipe.workspace.end(), ranges.begin(), ranges.end());
   recipe.launches.insert(recipe.launches.begin(),
                          {.symbol = "_ranges",
-                          .threads = on_cpu ? 1 : 32 * att::kRangePairsOfCta,
+                          .threads = on_cpu ? 1 : 32 * pairs_of_cta,
                           .item = WorkItem::kRangePairs,
-                          .tile = on_cpu ? att::kRangePairsOfCpuItem : att::kRangePairsOfCta});
+                          .tile = on_cpu ? att::kRangePairsOfCpuItem : pairs_of_cta});
 }
 
 bool takes_items(const Launch& launch) {
@@ -91,7 +98,8 @@ ItemTiles item_tiles(const AttentionSpec& spec, const KernelPlan& plan) {
 }
 
 LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan) {
-  if (plan.residues > 1) return launch_recipe(residue_spec(spec), worked_plan(plan));
+  if (plan.residues > 1 || plan.by_runs)
+    return launch_recipe(worked_spec(spec, plan), worked_plan(plan));
   const FamilyOperations* family = family_operations(plan);
   if (family == nullptr) return {};
   LaunchRecipe recipe = family->launch_recipe(spec, plan);
@@ -112,7 +120,7 @@ LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan) {
 }
 
 std::vector<WorkspaceRegion> widest_workspace(const AttentionSpec& spec, Pass pass, Target target) {
-  std::vector<WorkspaceRegion> widest = range_regions(spec);
+  std::vector<WorkspaceRegion> widest = pre_pass_regions(spec);
   if (is_packed(spec)) {
     const int least = least_item_rows(target);
     widest.push_back({.content = WorkspaceRegion::Content::kSequenceItems, .length_unit = least});

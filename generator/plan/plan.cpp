@@ -13,6 +13,7 @@
 #include "generator/plan/family.hpp"
 #include "generator/plan/plan_space.hpp"
 #include "generator/spec/residues.hpp"
+#include "generator/spec/run_spec.hpp"
 #include "generator/spec/shape.hpp"
 
 namespace attune {
@@ -32,6 +33,18 @@ Error family_missing(Family family, Pass pass) {
 KernelPlan with_residues(KernelPlan plan, int residues) {
   plan.residues = residues;
   return plan;
+}
+
+KernelPlan with_runs(KernelPlan plan) {
+  plan.by_runs = true;
+  return plan;
+}
+
+// Fewer keys are walked before it is known which of them live.
+constexpr std::int64_t kLeastKeysForRuns = 2048;
+
+bool takes_runs(Family family) {
+  return family == Family::kSm90a || family == Family::kSm90aOrdered;
 }
 
 Status check_items(const AttentionSpec& spec, const KernelPlan& plan) {
@@ -96,7 +109,7 @@ int plan_distance(const KernelPlan& a, const KernelPlan& b) {
   const FamilyOperations* family = family_operations(a);
   if (family == nullptr || family != family_operations(b)) return INT_MAX;
   const std::vector<int> x = family->choices(a), y = family->choices(b);
-  int differing = (a.target != b.target) + (a.residues != b.residues);
+  int differing = (a.target != b.target) + (a.residues != b.residues) + (a.by_runs != b.by_runs);
   for (std::size_t i = 0; i < x.size(); ++i) differing += x[i] != y[i];
   return differing;
 }
@@ -122,11 +135,27 @@ Result<std::vector<Family>> families_for(const AttentionSpec& spec, Target targe
   return serving;
 }
 
-AttentionSpec worked_spec(const AttentionSpec& spec, const KernelPlan& plan) {
-  return plan.residues > 1 ? residue_spec(spec) : spec;
+namespace {
+
+// Keys' kernels ask which queries a key has, queries' kernels which keys.
+expr::RunsOf runs_of(const KernelPlan& plan) {
+  if (plan.pass == Pass::kForward) return expr::RunsOf::kQuery;
+  return plan.family() == Family::kSm90a ? expr::RunsOf::kKey : expr::RunsOf::kBoth;
 }
 
-KernelPlan worked_plan(const KernelPlan& plan) { return with_residues(plan, 1); }
+}  // namespace
+
+AttentionSpec worked_spec(const AttentionSpec& spec, const KernelPlan& plan) {
+  if (plan.residues > 1) return residue_spec(spec);
+  return plan.by_runs ? run_spec(spec, runs_of(plan)) : spec;
+}
+
+KernelPlan worked_plan(const KernelPlan& plan) {
+  KernelPlan worked = plan;
+  worked.residues = 1;
+  worked.by_runs = false;
+  return worked;
+}
 
 ProblemShape worked_shape(const ProblemShape& shape, const KernelPlan& plan) {
   return plan.residues > 1 ? residue_shape(shape, plan.residues) : shape;
@@ -148,6 +177,10 @@ std::vector<KernelPlan> whole_plans(const AttentionSpec& spec, Family family,
 std::vector<KernelPlan> legal_plans(const AttentionSpec& spec, Family family,
                                     const DeviceFacts& device, Pass pass) {
   std::vector<KernelPlan> plans = whole_plans(spec, family, device, pass);
+  if (takes_runs(family) && has_runs(spec)) {
+    const std::size_t count = plans.size();
+    for (std::size_t i = 0; i < count; ++i) plans.push_back(with_runs(plans[i]));
+  }
   const int residues = residue_count(spec, pass);
   if (residues == 1) return plans;
   for (const KernelPlan& plan : whole_plans(residue_spec(spec), family, device, pass))
@@ -155,7 +188,12 @@ std::vector<KernelPlan> legal_plans(const AttentionSpec& spec, Family family,
   return plans;
 }
 
-Status check_residues(const AttentionSpec& spec, const KernelPlan& plan) {
+Status check_worked(const AttentionSpec& spec, const KernelPlan& plan) {
+  if (plan.by_runs && (plan.residues > 1 || !takes_runs(plan.family()) || !has_runs(spec))) {
+    return plan_unsupported(
+        "`runs` is for Hopper's kernels, and masks under which a query sees keys of its own number "
+        "in a tensor");
+  }
   if (plan.residues == 1 || plan.residues == residue_count(spec, plan.pass)) return ok_status();
   return plan_unsupported(
       fmt::format("`residues{}` is for masks under which a query sees keys of its own remainder by "
@@ -164,8 +202,9 @@ Status check_residues(const AttentionSpec& spec, const KernelPlan& plan) {
 }
 
 Status check_plan(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
-  ATT_CHECK(check_residues(spec, plan));
-  if (plan.residues > 1) return check_plan(residue_spec(spec), worked_plan(plan), device);
+  ATT_CHECK(check_worked(spec, plan));
+  if (plan.residues > 1 || plan.by_runs)
+    return check_plan(worked_spec(spec, plan), worked_plan(plan), device);
   const FamilyOperations* family = family_operations(plan);
   if (family == nullptr) return family_missing(plan.family(), plan.pass);
   ATT_CHECK(serves(*family, spec, plan.target));
@@ -174,13 +213,24 @@ Status check_plan(const AttentionSpec& spec, const KernelPlan& plan, const Devic
 }
 
 PlanResources resources(const AttentionSpec& spec, const KernelPlan& plan) {
-  if (plan.residues > 1) return resources(residue_spec(spec), worked_plan(plan));
+  if (plan.residues > 1 || plan.by_runs)
+    return resources(worked_spec(spec, plan), worked_plan(plan));
   const FamilyOperations* family = family_operations(plan);
   return family ? family->resources(spec, plan) : PlanResources{};
 }
 
+namespace {
+
+// What runs spare, of the time without them, or cost where sequences are short.
+double cost_with_runs(const ProblemShape& shape) {
+  return shape.kv_len >= kLeastKeysForRuns ? 0.9 : 1.1;
+}
+
+}  // namespace
+
 double cost_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& given,
                const DeviceFacts& device) {
+  if (plan.by_runs) return cost_us(spec, worked_plan(plan), given, device) * cost_with_runs(given);
   if (plan.residues > 1) {
     if (!has_residues(given, plan.residues)) return std::numeric_limits<double>::infinity();
     return cost_us(residue_spec(spec), worked_plan(plan), residue_shape(given, plan.residues),
@@ -219,7 +269,10 @@ Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const P
       const auto is_needless = family_operations(family, pass)->need_not_be_measured;
       for (const KernelPlan& plan : whole_plans(of, family, device, pass)) {
         if (is_needless != nullptr && is_needless(of, plan, at)) continue;
-        costed.emplace_back(cost_us(of, plan, at, device), with_residues(plan, of.residues));
+        const double us = cost_us(of, plan, at, device);
+        costed.emplace_back(us, with_residues(plan, of.residues));
+        if (takes_runs(family) && has_runs(of))
+          costed.emplace_back(us * cost_with_runs(at), with_runs(plan));
       }
     }
   };
@@ -235,6 +288,8 @@ Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const P
 Result<KernelPlan> default_plan(const AttentionSpec& spec, const ProblemShape& shape,
                                 const DeviceFacts& device, Pass pass) {
   Result<KernelPlan> whole = plan_for_any_length(spec, pass, shape, device);
+  if (whole.ok() && takes_runs(whole->family()) && has_runs(spec) && cost_with_runs(shape) < 1)
+    return with_runs(*whole);
   const auto part = residue_part(spec, shape, pass);
   if (!part) return whole;
   const ProblemShape at = residue_shape(shape, part->residues);
@@ -259,7 +314,8 @@ TileShape tile_shape(const KernelPlan& plan) {
 }
 
 std::vector<SharedMatrix> shared_matrices(const AttentionSpec& spec, const KernelPlan& plan) {
-  if (plan.residues > 1) return shared_matrices(residue_spec(spec), worked_plan(plan));
+  if (plan.residues > 1 || plan.by_runs)
+    return shared_matrices(worked_spec(spec, plan), worked_plan(plan));
   const FamilyOperations* family = family_operations(plan);
   if (family == nullptr || family->shared_matrices == nullptr) return {};
   return family->shared_matrices(spec, plan);

@@ -171,6 +171,9 @@ struct KernelPlan {
   // Into how many residues its kernels take a sequence apart (generator/spec/residues.hpp); its
   // other choices are then those of the spec of one residue, at that one's shape.
   int residues = 1;
+  // Whether a launch works out the runs of a tensor first (generator/spec/run_spec.hpp). Its other
+  // choices are those of the spec itself.
+  bool by_runs = false;
   auto operator<=>(const KernelPlan&) const = default;
   Family family() const {
     return std::visit([](const auto& family_tile) { return family_tile.kFamily; }, tile);
@@ -221,8 +224,9 @@ Result<std::vector<Family>> families_for(const AttentionSpec& spec, Target targe
 // Every plan of the family that is legal and fits `device`; deterministic order.
 std::vector<KernelPlan> legal_plans(const AttentionSpec& spec, Family family,
                                     const DeviceFacts& device, Pass pass = Pass::kForward);
-// OK, or kUnsupported: the plan takes sequences apart, and the spec has no residues or others.
-Status check_residues(const AttentionSpec& spec, const KernelPlan& plan);
+// OK, or kUnsupported: the plan takes sequences apart, and the spec has no residues or others; or
+// it works out runs, and the spec has none.
+Status check_worked(const AttentionSpec& spec, const KernelPlan& plan);
 // OK, or kUnsupported saying which limit the plan breaks.
 Status check_plan(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device);
 PlanResources resources(const AttentionSpec& spec, const KernelPlan& plan);
@@ -240,7 +244,8 @@ Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const P
 Result<KernelPlan> default_plan(const AttentionSpec& spec, const ProblemShape& shape,
                                 const DeviceFacts& device, Pass pass = Pass::kForward);
 LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan);
-// What the plan's kernels and its recipe are of: `spec`, or the spec of one of its residues.
+// What the plan's kernels and its recipe are of: `spec`, the spec of one of its residues, or that
+// with runs.
 AttentionSpec worked_spec(const AttentionSpec& spec, const KernelPlan& plan);
 // The plan as one of that spec.
 KernelPlan worked_plan(const KernelPlan& plan);

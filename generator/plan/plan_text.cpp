@@ -82,10 +82,11 @@ Status parse_numbers(std::span<const std::string_view> words,
 
 std::string to_string(const KernelPlan& plan) {
   const FamilyOperations* family = family_operations(plan);
-  return fmt::format("{} {} {}{}{}{}", to_string(plan.family()), to_string(plan.pass),
+  return fmt::format("{} {} {}{}{}{}{}", to_string(plan.family()), to_string(plan.pass),
                      to_string(plan.target),
                      plan.residues > 1 ? fmt::format(" residues{}", plan.residues) : "",
-                     family ? " " : "", family ? family->tile_text(plan) : std::string());
+                     plan.by_runs ? " runs" : "", family ? " " : "",
+                     family ? family->tile_text(plan) : std::string());
 }
 
 Result<KernelPlan> parse_plan(std::string_view text) {
@@ -110,8 +111,11 @@ Result<KernelPlan> parse_plan(std::string_view text) {
   const std::optional<Target> target = target_from_string(words[2]);
   if (!target) return plan_text_error(fmt::format("unknown target `{}`", words[2]));
   plan.target = *target;
-  const bool takes_apart = words.size() > 3 && parse_word(words[3], "residues", plan.residues);
-  ATT_CHECK(family->parse_tile(std::span(words).subspan(takes_apart ? 4 : 3), plan));
+  std::span<const std::string_view> rest = std::span(words).subspan(3);
+  if (!rest.empty() && parse_word(rest.front(), "residues", plan.residues)) rest = rest.subspan(1);
+  plan.by_runs = !rest.empty() && rest.front() == "runs";
+  if (plan.by_runs) rest = rest.subspan(1);
+  ATT_CHECK(family->parse_tile(rest, plan));
   if (to_string(plan) != fmt::format("{}", fmt::join(words, " "))) {
     return plan_text_error(fmt::format("`{}` is not a plan's canonical text", text));
   }

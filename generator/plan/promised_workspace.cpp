@@ -36,7 +36,7 @@ std::vector<WorkspaceRegion> offered_workspace(const AttentionSpec& spec, Pass p
   std::erase_if(promised, has_sums_of_all);
   double least_us = std::numeric_limits<double>::infinity();
   for (const KernelPlan& plan : *plans) {
-    if (plan.residues != spec.residues) continue;
+    if (plan.residues != spec.residues || plan.by_runs) continue;
     const KernelPlan own = worked_plan(plan);
     const double us = cost_us(spec, own, shape, device);
     least_us = std::min(least_us, us);  // the first one's
@@ -55,7 +55,7 @@ std::vector<WorkspaceRegion> promised_workspace(const AttentionSpec& spec, const
                                                 const DeviceFacts& device) {
   auto promised = offered_workspace(spec, first.pass, first.target, shape, device);
   // A cache file may name any plan that can be run.
-  if (first.residues == spec.residues)
+  if (first.residues == spec.residues && first.by_runs == spec.runs.has_value())
     add_promised(promised, launch_recipe(spec, worked_plan(first)).workspace);
   return promised;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "generator/expr/ast.hpp"
+#include "generator/expr/runs.hpp"
 #include "generator/spec/lengths.hpp"
 #include "generator/spec/sample.hpp"
 #include "generator/support/result.hpp"
@@ -54,6 +55,14 @@ struct Parameter {
   bool operator==(const Parameter&) const = default;
 };
 
+// What run_spec() puts into a spec: a launch works `tensors` out of the tensor in the slot
+// `numbers`, and the mask is `by_runs` where `is_told`.
+struct Runs {
+  int numbers = 0;
+  expr::RunTensors tensors;
+  expr::Expr is_told, by_runs;
+};
+
 struct AttentionSpec {
   std::string name;
   DType dtype = DType::kBf16;
@@ -85,6 +94,8 @@ struct AttentionSpec {
   bool shared_prefixes = false;
   // Of a spec that residue_spec() made: that a sequence is taken apart into.
   int residues = 1;
+  // Of a spec that run_spec() made.
+  std::optional<Runs> runs;
   std::vector<Pass> passes = {Pass::kForward};
   std::vector<ProblemShape> tune_shapes;
   // Of problems that are made up; what a launch brings is its own.

@@ -13,6 +13,10 @@ void point(const WorkspaceRegion& region, void* data, att::LaunchParams* params)
     case Content::kBlockRanges:
       params->tensors[region.slot].block_ranges = data;
       return;
+    case Content::kRunPositions:
+      params->tensors[region.slot] = params->tensors[region.of_slot];
+      params->tensors[region.slot].data = data;
+      return;
     case Content::kRowReferences:
       params->row_references = static_cast<float*>(data);
       return;

@@ -5,6 +5,7 @@
 #include "generator/plan/any_pages.hpp"
 #include "generator/plan/promised_workspace.hpp"
 #include "generator/spec/residues.hpp"
+#include "generator/spec/run_spec.hpp"
 
 namespace attune {
 
@@ -17,6 +18,12 @@ std::vector<KernelEntry::Promise> KernelEntry::promises(
     const ProblemShape of_part =
         has_residues(shape, residues) ? residue_shape(shape, residues) : shape;
     promised.push_back({part, promised_workspace(*part, plan, of_part, device)});
+  }
+  if (has_runs(*spec)) {
+    const expr::RunsOf whose =
+        plan.pass == Pass::kForward ? expr::RunsOf::kQuery : expr::RunsOf::kBoth;
+    const auto told = std::make_shared<const AttentionSpec>(run_spec(*spec, whose));
+    promised.push_back({told, promised_workspace(*told, plan, shape, device)});
   }
   return promised;
 }
@@ -37,6 +44,7 @@ bool KernelEntry::replace(std::unique_ptr<const KernelVersion> version) {
   const KernelPlan& plan = version->choice.plan;
   const bool has_room = std::ranges::any_of(promised_, [&](const Promise& promise) {
     return promise.spec->residues == plan.residues &&
+           promise.spec->runs.has_value() == plan.by_runs &&
            covers(promise.regions, launch_recipe(*spec_, plan).workspace);
   });
   if (!has_room) return false;

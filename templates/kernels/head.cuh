@@ -135,6 +135,7 @@ ATT_FN QBounds q_bounds(const Context& c, int k0, int k1) {
 // row_bounds(c, q) for every k >= 0, those beyond kv_len included: a partial tile then costs a
 // compare an element and end.
 constexpr bool kRowIsRange = false;
+constexpr bool kRowMayBeRange = false;
 constexpr bool kRowHasBegin = false;
 constexpr bool kRowHasEnd = false;
 ATT_FN KvBounds row_bounds(const Context& c, int q_idx) { return {0, c.kv_len}; }

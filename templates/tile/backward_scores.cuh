@@ -54,8 +54,10 @@ ATT_FN Probability with_line(const Context& c, float product, const ScoreLine& l
   return {value, value};
 }
 
+template <bool kByRuns = false>
 ATT_FN bool is_live_element(const Context& c, int q, int k) {
   if constexpr (!spec::kHasMask) return k < c.kv_len;
+  if constexpr (kByRuns) return (k < c.kv_len) & mask_by_runs(c, q, k);
   return (k < c.kv_len) & mask(c, q, k);
 }
 
@@ -120,7 +122,11 @@ struct ColumnElements {
   ATT_MEMBER void probabilities(const Context& c, Products& s, bool full,
                                 const unsigned (&keep)[kWords], const Keep& kept) const {
     LiveBits<kColumns> live(full);
-    if (!full) {
+    if (!full && kHasRuns && runs_are_told(c)) {
+      for_each(c, [&](int n, int e, int q, int k) {
+        live.set(element(s, n, e), n, e, is_live_element<kHasRuns>(c, q, k));
+      });
+    } else if (!full) {
       for_each(c, [&](int n, int e, int q, int k) {
         live.set(element(s, n, e), n, e, is_live_element(c, q, k));
       });

@@ -185,4 +185,16 @@ ATT_FN typename RangeOf<Element>::Type tensor_range(const TensorArg& tensor,
   return range;
 }
 
+// The same of a tensor whose rows ascend, and a box that is part of one.
+template <int kDims>
+ATT_FN IntRange ascending_range(const TensorArg& tensor, const IndexRange (&box)[kDims]) {
+  constexpr int kLast = kDims - 1;
+  long long row = 0;
+  for (int i = 0; i < kLast; ++i)
+    row = (row + clamp_index(box[i].lo, tensor.size[i])) * tensor.size[i + 1];
+  const int size = tensor.size[kLast];
+  return {load_i32(tensor, row + clamp_index(box[kLast].lo, size)),
+          load_i32(tensor, row + clamp_index(box[kLast].hi, size))};
+}
+
 }  // namespace att

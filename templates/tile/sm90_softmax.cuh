@@ -112,6 +112,17 @@ ATT_FN void mask_scores(const Context& c, Scores& s, const Position& at, float d
       s[high] = is_live(c, high_row, column) ? s[high] : dead;
     });
   } else {
+    if constexpr (kRowMayBeRange) {
+      if (runs_are_told(c)) {
+        const RowMask low_row = range_of_row(c, at.row, at.key());
+        const RowMask high_row = range_of_row(c, at.row + 8, at.key());
+        for_each_column([&](int low, int high, int column) {
+          s[low] = is_in_range(low_row, column) ? s[low] : dead;
+          s[high] = is_in_range(high_row, column) ? s[high] : dead;
+        });
+        return;
+      }
+    }
     using Key = TileKey<(kPieceKeys & -kPieceKeys), kPieceKeys, kIsInside>;
     const MaskRow low_row = mask_row(c, at.row), high_row = mask_row(c, at.row + 8);
     for_each_column([&](int low, int high, int at_column) {
