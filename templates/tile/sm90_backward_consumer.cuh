@@ -10,6 +10,7 @@
 #include "templates/ptx/convert.cuh"
 #include "templates/ptx/ldmatrix.cuh"
 #include "templates/ptx/mbarrier.cuh"
+#include "templates/ptx/named_barrier.cuh"
 #include "templates/ptx/shuffles.cuh"
 #include "templates/ptx/wgmma.cuh"
 #include "templates/tile/backward_rows.cuh"
@@ -291,15 +292,20 @@ struct Consumer {
         if (tiles <= (kSkipsDeadFirst ? 1 : 0)) mbarrier_wait(shared.v_full(), parity);
       }
       issue_dp();
-      DrawnWord drawn = {};
+      // The other warp has read what this one left of the tile before: dV of that was made since.
+      const int pair = warpgroup * 2 + thread / 64;
+      PairDraws draws{(k0 + warpgroup * kKeys) / 8 + thread / 32 * 2, shared.drawn(pair)};
       if constexpr (plan::kScalesRows) {
-        drawn = draw_for_keys(item_context(p, own, b, now.h, h_kv), now.tile * (kTileQ / 16),
-                              (k0 + warpgroup * kKeys) / 8 + thread / 32 * 2);
+        draws.draw(item_context(p, own, b, now.h, h_kv), now.tile * (kTileQ / 16));
       }
       LoadedReferences loaded(shared.references(at.stage) + thread % 4 * 8);
       wgmma_wait<1>();  // for dK of the tile before, and S
       if (tiles > 0) warp_arrive(shared.q_empty(before.stage));
       wgmma_pin(s);
+      if constexpr (plan::kScalesRows) {
+        named_barrier_sync(pair_barrier(pair), 64);
+        draws.load();
+      }
       const Context c = item_context(p, own, b, now.h, h_kv);
       const bool full = (now.flags >> warpgroup & 1) != 0;
       if constexpr (kTakesItems && spec::kHasMask && !kLoadsKeysApart) {
@@ -317,12 +323,16 @@ struct Consumer {
       }
       const auto keep_pair = [&](int n, int half, float low, float high) {
         p_operand[n / 2][n % 2 * 2 + half] = pack_2<spec::kDType>(low, high);
-        if constexpr (plan::kScalesRows) p_operand[n / 2][n % 2 * 2 + half] &= drawn.mask(n, half);
       };
       loaded.probabilities(
           elements, c, s, full, keep, keep_pair, [&](int n, int half, bool low, bool high) {
             p_operand[n / 2][n % 2 * 2 + half] &= (low ? 0xffffu : 0u) | (high ? 0xffff0000u : 0u);
           });
+      DrawnWord drawn = {};
+      if constexpr (plan::kScalesRows) {
+        drawn = draws.word();
+        drawn.drop(p_operand);
+      }
       wgmma_pin(p_operand);
       issue_dv();
       DeltasAhead loaded_deltas(shared.deltas(at.stage) + thread % 4 * 8);
