@@ -1,13 +1,15 @@
 // How far first guesses are from the best of their likely rivals, on specs' own shapes. JSON lines.
 //
 //     guess_race candidates SPEC...       plans to race: {"spec", "plan"}; no GPU
+//     guess_race backward SPEC...         the same of the backward pass
 //     guess_race compile CACHE LIST S     compiles these for S seconds, and says which were; no GPU
 //     guess_race run CACHE LIST S         times them, beginning no shape after S seconds
 //     guess_race replay TIMES [SHOWN]     what today's model takes of what `run` wrote; no GPU
 //
 // SPEC is a file with `tune: shapes:`. Of each shape there race: the first guess, what differs from
-// it in one part that has little to do with the tile, and the cheapest plans of other tiles. Those
-// of all of a spec's shapes race on each of them. Results are not looked at: the tuner verifies.
+// it in one part that has little to do with the tile, and the cheapest plans of other tiles; of the
+// backward pass, which has few plans, the cheapest ones. Those of all of a spec's shapes race on
+// each of them. Results are not looked at: the tuner verifies.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -69,15 +71,20 @@ bool same_tile(const Sm90aPlan& a, const Sm90aPlan& b) {
          std::tuple(b.warpgroups, b.tile_kv, b.score_buffers, b.heads, b.pieces);
 }
 
-Status list_candidates(const std::string& path) {
+Status list_candidates(const std::string& path, Pass pass) {
   constexpr std::size_t kTiles = 9;
   constexpr double kHopeless = 1.2;
   ATT_TRY(const AttentionSpec spec, spec_of(path));
   const DeviceFacts device = device_facts(Target::kSm90a);
   std::vector<std::pair<int, KernelPlan>> found;  // by urgency
   for (const ProblemShape& shape : spec.tune_shapes) {
-    ATT_TRY(const std::vector<KernelPlan> plans, plans_by_cost(spec, shape, device));
+    ATT_TRY(const std::vector<KernelPlan> plans, plans_by_cost(spec, shape, device, pass));
     const KernelPlan& guess = plans.front();
+    if (pass == Pass::kBackward) {
+      for (int rank = 0; rank < std::min<int>(kTiles, static_cast<int>(plans.size())); ++rank)
+        found.emplace_back(rank, plans[static_cast<std::size_t>(rank)]);
+      continue;
+    }
     found.emplace_back(0, guess);
     const Sm90aPlan* of_guess = hopper(guess);
     if (of_guess == nullptr) continue;
@@ -114,6 +121,14 @@ std::vector<Listed> listed(const std::string& path) {
   return list;
 }
 
+// What a backward pass is timed behind.
+void build_forward(const AttentionSpec& spec, Compiler& compiler, Store& store) {
+  for (const ProblemShape& shape : spec.tune_shapes) {
+    const auto plan = default_plan(spec, shape, device_facts(Target::kSm90a));
+    if (plan.ok()) std::ignore = build(spec, *plan, compiler, &store).ok();
+  }
+}
+
 Status compile(const std::string& cache, const std::string& list, double budget_s) {
   const double began = now();
   ATT_TRY(const std::unique_ptr<Compiler> compiler, open_nvrtc_compiler());
@@ -125,6 +140,7 @@ Status compile(const std::string& cache, const std::string& list, double budget_
     const auto& [path, plan] = wanted[static_cast<std::size_t>(i)];
     const auto spec = spec_of(path);
     if (!spec.ok() || !build(*spec, plan, *compiler, store.get()).ok()) return;
+    if (plan.pass == Pass::kBackward) build_forward(*spec, *compiler, *store);
     const std::lock_guard lock(mutex);
     report({{"spec", path}, {"plan", to_string(plan)}});
   });
@@ -173,7 +189,8 @@ Status run(const std::string& cache, const std::string& list, double budget_s) {
         fmt::print(stderr, "no time is left for {} {}\n", path, to_string(shape));
         continue;
       }
-      LocalExecutor executor(spec, shape, *device, compilers, store.get(), 2);
+      LocalExecutor executor(spec, shape, *device, compilers, store.get(), 2,
+                             plans.at(path).front().pass);
       const auto times = race(executor, plans.at(path));
       if (!times.ok()) {
         fmt::print(stderr, "{} {}: {}\n", path, to_string(shape), times.error().message);
@@ -202,7 +219,8 @@ Status replay(const std::string& path, int shown) {
         timed.emplace_back(us, cost_us(spec, *plan, shape, device), *plan);
     }
     if (timed.empty()) continue;
-    ATT_TRY(const KernelPlan guess, default_plan(spec, shape, device));
+    const Pass pass = std::get<KernelPlan>(timed.front()).pass;
+    ATT_TRY(const KernelPlan guess, default_plan(spec, shape, device, pass));
     std::ranges::sort(timed);
     double guess_us = 0;
     for (const auto& [us, cost, plan] : timed) {
@@ -223,8 +241,9 @@ Status replay(const std::string& path, int shown) {
 
 Status chosen(const std::vector<std::string>& words) {
   const auto word = [&](std::size_t i) { return i < words.size() ? words[i] : std::string(); };
-  if (word(0) == "candidates") {
-    for (std::size_t i = 1; i < words.size(); ++i) ATT_CHECK(list_candidates(words[i]));
+  if (word(0) == "candidates" || word(0) == "backward") {
+    const Pass pass = word(0) == "backward" ? Pass::kBackward : Pass::kForward;
+    for (std::size_t i = 1; i < words.size(); ++i) ATT_CHECK(list_candidates(words[i], pass));
     return ok_status();
   }
   const bool takes_time = word(0) == "compile" || word(0) == "run";

@@ -111,6 +111,24 @@ ATT_FN constexpr Int with_first_tile_first(Int tile, Int tiles) {
 // by one.
 constexpr int kTilesOfGroup = 256, kLeastTilesOfHead = 16;
 
+// Off a counter short heads come one by one as well, but for the last ones, whose long tiles come
+// first, so that CTAs end together: causal, d 64, 1024 keys, on an H200 539 us without, 530 with.
+// `most`: heads of a group at most. CTAs of head n wait for all items of head n - `most`, if they
+// see to its sums, and these must be lower ones: 24 heads of 18 tiles as one group of 24, where
+// that was 16 heads, waited for each other for ever.
+template <typename Int>
+ATT_FN constexpr HeadGroups<Int> groups_off_counter(Int heads, Int tiles, Int most) {
+  const Int whole = kTilesOfGroup / tiles, fit = whole > 1 ? whole : 1;
+  const Int last = heads < fit ? heads : fit;
+  const Int size = tiles < kLeastTilesOfHead ? 1 : last;
+  HeadGroups<Int> groups = head_groups(heads, GroupSizes<Int>{size, last});
+  if (most < heads) {
+    const Int least = tile_count(heads - most, size);
+    if (groups.before_last < least) groups.before_last = least;
+  }
+  return groups;
+}
+
 // ---- Sums of dQ in global memory, to which the CTAs of a K/V head's key tiles add. They stay in
 // L2, as only the heads under way have some: a head's last CTA and others that end meanwhile, or
 // the CTAs of a later one, bring them to rows and free them.

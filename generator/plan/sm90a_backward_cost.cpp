@@ -186,8 +186,11 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   // rows: d 64 full 1024 759 to 725 us, 4096 2657 to 2683, causal 573 to 529, 1437 to 1400.
   constexpr double kItemClocks = 6000, kTakenItemClocks = 3000, kRowsClocks = 69, kLaunchesUs = 12;
   constexpr double kNarrowApartItemClocks = 3600;
-  // Not of tiles of 128 under a mask: causal, 8192 and 16384 keys 2514 to 2478 us, 4843 to 4849.
-  const double rows_clocks = is_long_under_mask ? 0 : kRowsClocks * tile.tile_q / kTileQ;
+  // Less of tiles of 128 under a mask: causal, 8192 keys 2572 to 2567 us, 12288 2817 to 2838, 16384
+  // 4873 to 4936.
+  constexpr double kLongMaskedRowsClocks = 60;
+  const double rows_clocks =
+      is_long_under_mask ? kLongMaskedRowsClocks : kRowsClocks * tile.tile_q / kTileQ;
   constexpr double kLongItemClocks = 3500;
   const bool is_apart = loads_keys_apart(spec, tile) && !is_packed(spec);
   const double narrow_item = is_apart ? kNarrowApartItemClocks : kTakenItemClocks;

@@ -26,6 +26,15 @@ struct DrawnWord {
     const unsigned at_top = word << (2 * (n % 4) + half);
     return byte_permute(at_top, 0u, n < 4 ? 0x9988u : 0xbbaau);
   }
+  // Zeroes of P as dV's operand what is dropped.
+  template <int kSteps>
+  ATT_MEMBER void drop(unsigned (&p)[kSteps][4]) const {
+#pragma unroll
+    for (int n = 0; n < 2 * kSteps; ++n) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) p[n / 2][n % 2 * 2 + half] &= mask(n, half);
+    }
+  }
   // sum + a * b of an element that is kept, else the sum.
   ATT_MEMBER float add_kept(int n, int e, float sum, float a, float b) const {
     const unsigned bit = 1u << (8 * (2 * (n / 4) + e % 2) + 7 - 2 * (n % 4) - e / 2);
@@ -78,36 +87,57 @@ struct LoadedDeltas {
   }
 };
 
-// The word of a thread of a warp whose 16 rows begin at `key_block` times 8 keys, an even number,
-// and whose columns at `q_block` times 16 queries. A draw has 32 keys, the warp the first or the
-// last half of them. Lanes whose keys are a pair need the same draws: each makes one of two, and
-// they tell each other the bits.
-ATT_FN DrawnWord draw_for_keys(const Context& c, int q_block, int key_block) {
-  constexpr unsigned kTop = 0x80808080u;
-  const int lane = thread_index() % 32;
-  const bool is_odd = (lane / 4 & 1) != 0;
-  const bool is_first = key_block % 4 == 0;
-  const unsigned drop_below = dropout_drop_below(c);
-  unsigned halves[2];
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    unsigned kept = 0;
+// How a thread's word is drawn, of a warp whose 16 rows begin at `key_block` times 8 keys, an even
+// number. A draw has 32 keys, those of a pair of warps: each makes the draws of half of the
+// queries, takes both warps' bits, and leaves the other one's at `place`, kDrawnBytes of shared
+// memory. Lanes whose keys are neighbours need the same draws, too: each makes one of two, and they
+// tell each other the bits.
+constexpr int kDrawnBytes = 2 * 32 * 4;
+struct PairDraws {
+  int key_block;
+  unsigned place;
+  unsigned own = 0, others = 0;
+
+  // Columns begin at `q_block` times 16 queries.
+  ATT_MEMBER void draw(const Context& c, int q_block) {
+    constexpr unsigned kTop = 0x80808080u;
+    const int lane = thread_index() % 32;
+    const unsigned drop_below = dropout_drop_below(c);
+    unsigned kept[2] = {};  // of either warp's keys
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       unsigned words[4];
-      dropout_words(c, q_block + 2 * half + i, lane % 4 * 2 + (is_odd ? 1 : 0), key_block / 4,
+      dropout_words(c, q_block + 2 * warp() + i, lane % 4 * 2 + (is_odd() ? 1 : 0), key_block / 4,
                     lane / 8, words);
-      const unsigned low = dropout_keep_bits(is_first ? words[0] : words[1], drop_below) & kTop;
-      const unsigned high = dropout_keep_bits(is_first ? words[2] : words[3], drop_below) & kTop;
-      kept |= (low | high >> 2) >> (4 * i);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const unsigned low = dropout_keep_bits(words[half], drop_below) & kTop;
+        const unsigned high = dropout_keep_bits(words[half + 2], drop_below) & kTop;
+        kept[half] |= (low | high >> 2) >> (4 * i);
+      }
     }
     // The upper two bytes are those of keys 8 behind.
-    halves[half] = kept | kept >> 17;
+#pragma unroll
+    for (unsigned& bits : kept) bits |= bits >> 17;
+    own = warp() == 0 ? kept[0] : kept[1];
+    store_shared_4(place_of(warp() ^ 1), warp() == 0 ? kept[1] : kept[0]);
   }
-  const unsigned own = byte_permute(halves[0], halves[1], 0x5410u);
-  const unsigned other = shuffle_xor(own, 4);
-  // An odd lane's key is the second one of each draw, and its own draw that of the second query.
-  return {byte_permute(own, other, is_odd ? 0x3715u : 0x6240u)};
-}
+  // What the other warp left, when both have passed a barrier.
+  ATT_MEMBER void load() { others = load_shared_4(place_of(warp())); }
+
+  ATT_MEMBER DrawnWord word() const {
+    const unsigned all = byte_permute(own, others, warp() == 0 ? 0x5410u : 0x1054u);
+    const unsigned of_other_lane = shuffle_xor(all, 4);
+    // An odd lane's key is the second one of each draw, and its own draw that of the second query.
+    return {byte_permute(all, of_other_lane, is_odd() ? 0x3715u : 0x6240u)};
+  }
+
+ private:
+  ATT_MEMBER int warp() const { return key_block / 2 % 2; }  // of the pair
+  ATT_MEMBER unsigned place_of(int of_warp) const {
+    return place + (of_warp * 32 + thread_index() % 32) * 4;
+  }
+  static ATT_MEMBER bool is_odd() { return (thread_index() / 4 & 1) != 0; }
+};
 
 }  // namespace att

@@ -1,5 +1,6 @@
 // A consumer warpgroup of the sm90a backward's main kernel: 64 keys of the CTA's tile, whose dK and
-// dV stay in its registers, and its share of dQ where no other kernel makes it.
+// dV stay in its registers, and its share of dQ where no other kernel makes it
+// (sm90_backward_query_share.cuh). sm90_backward_leave.cuh says how dK and dV leave.
 //
 // Products with both operands in shared memory take all of its bandwidth, and an ordinary load
 // waits for them. So nothing is loaded for an element: what is subtracted from S and dP of a query,
@@ -7,29 +8,24 @@
 #pragma once
 
 #include "templates/ptx/convert.cuh"
-#include "templates/ptx/fence.cuh"
 #include "templates/ptx/ldmatrix.cuh"
 #include "templates/ptx/mbarrier.cuh"
 #include "templates/ptx/named_barrier.cuh"
-#include "templates/ptx/reduce.cuh"
 #include "templates/ptx/shuffles.cuh"
-#include "templates/ptx/stmatrix.cuh"
 #include "templates/ptx/wgmma.cuh"
 #include "templates/tile/backward_rows.cuh"
 #include "templates/tile/backward_scores.cuh"
 #include "templates/tile/dropped_elements.cuh"
 #include "templates/tile/learned_gradients.cuh"
-#include "templates/tile/listed_parts.cuh"
 #include "templates/tile/sm90_backward_items.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
 #include "templates/tile/sm90_backward_listed.cuh"
 #include "templates/tile/sm90_backward_packed.cuh"
-#include "templates/tile/sm90_backward_packed_rows.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
+#include "templates/tile/sm90_backward_query_share.cuh"
 #include "templates/tile/sm90_backward_registers.cuh"
 #include "templates/tile/sm90_backward_sums.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
-#include "templates/tile/walk_parts.cuh"
 
 namespace att {
 namespace sm90 {
@@ -154,95 +150,6 @@ struct Consumer {
         d_k, ds_rows(ds_operand, written), q);
     wgmma_commit();
   }
-  // The warpgroup's share of dQ of the tile whose dS is number `n`.
-  ATT_MEMBER void issue_dq(unsigned n) {
-    const int row = kSharesDqRows ? warpgroup * kDqRows : 0;
-    const unsigned ds =
-        wgmma_descriptor(shared.d_s(0) + row * kRowBytes, kQSlabBytes) + (n & 1) * (kDsBytes / 16);
-    const int column = first_column_of_share(warpgroup);
-    const unsigned k = wgmma_descriptor(
-        shared.k() + column / kSlabColumns * kKvSlabBytes + column % kSlabColumns * 2,
-        kKvSlabBytes);
-    wgmma_fence();
-    if constexpr (kTransposesDq) {
-      plan::multiply_dq<2, kQSlabBytes / 16, kRowBytes, 4 * kRowBytes>(d_q, k, ds);
-    } else {
-      plan::multiply_dq<kRowBytes, 4 * kRowBytes, 2, kQSlabBytes / 16>(d_q, ds, k);
-    }
-    wgmma_commit();
-  }
-
-  // dS of tile n to shared memory, as rows of queries; of its steps of 16 those from kFirst on.
-  template <int kFirst, int kLast>
-  ATT_MEMBER void store_steps_of_ds(unsigned n) {
-    // Beside what is known of the item or left of P there is no register for what follows from it.
-    const int own_thread = kLoadsKeysApart || kKeepsRests ? opaque(thread) : thread;
-    const int lane = own_thread % 32;
-    const unsigned slab = shared.d_s(n & 1) + warpgroup * kQSlabBytes;
-    // Of step's 16 x 16 block of dS^T the four 8 x 8 matrices are (keys 0..7, queries 0..7), (keys
-    // 8..15, queries 0..7), and the same of queries 8..15; each is stored transposed.
-    const int row = lane / 16 * 8 + lane % 8;
-    const int unit = own_thread / 32 * 2 + lane / 8 % 2;
-#pragma unroll
-    for (int step = kFirst; step < kLast; ++step) {
-      stmatrix_x4_trans(swizzled(slab, step * 16 + row, unit), ds_operand[step]);
-    }
-  }
-  // All of it is there.
-  ATT_MEMBER void tell_ds(unsigned n) {
-    fence_shared_for_async();
-    if constexpr (kDkFromShared) {
-      named_barrier_sync(warpgroup_barrier(warpgroup), kWarpgroupThreads);
-    } else {
-      sync_warp();
-    }
-    warp_arrive(shared.ds_full(n & 1));
-  }
-  ATT_MEMBER void store_ds(unsigned n) {
-    store_steps_of_ds<0, kTileQ / 16>(n);
-    tell_ds(n);
-  }
-
-  // Adds the warpgroup's share of dQ to what other CTAs have added.
-  ATT_MEMBER void add_dq(float* sums) {
-    float* const to = sums + (kKeepsRests ? opaque(thread) : thread) * 4;
-    for_columns_of_head(warpgroup, thread / 32, [&](int j) {
-      reduce_add_4(to + j * 512, d_q[4 * j], d_q[4 * j + 1], d_q[4 * j + 2], d_q[4 * j + 3]);
-    });
-  }
-
-  ATT_MEMBER float* sums_of(int index) const { return p.d_q_sums + sums_offset(index, warpgroup); }
-
-  // With kLoadsKeysApart: a negative index is ~ that of a tile to which nobody else adds.
-  ATT_MEMBER void bring_dq(int index) {
-    if (index >= 0) {
-      add_dq(sums_of(index));
-      return;
-    }
-    const ListedItem item = load_listed_item(shared.item_slot(parity));
-    const auto [h, tile] = tile_of_sums(p, item.sums, ~index);
-    store_share(p, item.own, h, tile, warpgroup,
-                *reinterpret_cast<const float(*)[kDqNumbers / 4][4]>(&d_q));
-  }
-
-  // dQ of the tile whose dS is number `n` is there.
-  ATT_MEMBER void end_dq(unsigned n, int index) {
-    [[maybe_unused]] float* const to = sums_of(index);
-    warp_arrive(shared.ds_empty(n & 1));
-    if (!has_sums) mbarrier_wait(shared.sums_ready(), parity);
-    has_sums = true;
-    if constexpr (kTakesTurns) mbarrier_wait(shared.turn_taken(n), shared.turn_parity(n));
-    if constexpr (kLoadsKeysApart) {
-      bring_dq(index);
-    } else {
-      if (!is_dropped) add_dq(to);
-    }
-    if constexpr (kTakesTurns) {
-      sync_warp();
-      warp_arrive(shared.turn_used(n));
-    }
-  }
-
   // False when no query sees the keys.
   ATT_MEMBER bool has_tiles() {
     if constexpr (!kLoadsKeysApart && (!spec::kHasMask || kTakesItems)) return true;
@@ -303,12 +210,12 @@ struct Consumer {
   // The same: dQ of the last tile, whose stage is `before`, to `sums`.
   ATT_MEMBER void end_walk(const RingPosition& before, int sums) {
     mbarrier_wait(shared.ds_full((written & 1) ^ 1), (written - 1) >> 1 & 1);
-    issue_dq(written - 1);
+    issue_dq(*this, written - 1);
     wgmma_wait<0>();
     if constexpr (!kFreesDoEarly) warp_arrive(shared.do_empty(before.stage));
     warp_arrive(shared.q_empty(before.stage));
     wgmma_pin(d_q);
-    end_dq(written - 1, sums);
+    end_dq(*this, written - 1, sums);
     end_gradients();
   }
 
@@ -338,7 +245,7 @@ struct Consumer {
         for (unsigned& pair : ds_operand[step]) pair = 0;
       }
       mbarrier_wait(shared.ds_empty(written & 1), (written >> 1 & 1) ^ 1);
-      store_ds(written);
+      store_ds(*this, written);
       sums = sums_tile(p, sums_base, tile.h, tile.tile);
       if (kLoadsKeysApart && (tile.flags & kAllOfQueries) != 0) sums = ~sums;
     }
@@ -373,7 +280,7 @@ struct Consumer {
       if (tiles > 0) warp_arrive(shared.do_empty(before.stage));
       if constexpr (kMakesQueries) {
         wgmma_pin(d_q);
-        if (tiles > 1) end_dq(written - 2, sums);
+        if (tiles > 1) end_dq(*this, written - 2, sums);
       }
       mbarrier_wait(shared.do_full(at.stage), at.parity);
       const int flags = kLoadsKeysApart ? now.flags & ~kAllOfQueries : now.flags;
@@ -385,15 +292,20 @@ struct Consumer {
         if (tiles <= (kSkipsDeadFirst ? 1 : 0)) mbarrier_wait(shared.v_full(), parity);
       }
       issue_dp();
-      DrawnWord drawn = {};
+      // The other warp has read what this one left of the tile before: dV of that was made since.
+      const int pair = warpgroup * 2 + thread / 64;
+      PairDraws draws{(k0 + warpgroup * kKeys) / 8 + thread / 32 * 2, shared.drawn(pair)};
       if constexpr (plan::kScalesRows) {
-        drawn = draw_for_keys(item_context(p, own, b, now.h, h_kv), now.tile * (kTileQ / 16),
-                              (k0 + warpgroup * kKeys) / 8 + thread / 32 * 2);
+        draws.draw(item_context(p, own, b, now.h, h_kv), now.tile * (kTileQ / 16));
       }
       LoadedReferences loaded(shared.references(at.stage) + thread % 4 * 8);
       wgmma_wait<1>();  // for dK of the tile before, and S
       if (tiles > 0) warp_arrive(shared.q_empty(before.stage));
       wgmma_pin(s);
+      if constexpr (plan::kScalesRows) {
+        named_barrier_sync(pair_barrier(pair), 64);
+        draws.load();
+      }
       const Context c = item_context(p, own, b, now.h, h_kv);
       const bool full = (now.flags >> warpgroup & 1) != 0;
       if constexpr (kTakesItems && spec::kHasMask && !kLoadsKeysApart) {
@@ -411,12 +323,16 @@ struct Consumer {
       }
       const auto keep_pair = [&](int n, int half, float low, float high) {
         p_operand[n / 2][n % 2 * 2 + half] = pack_2<spec::kDType>(low, high);
-        if constexpr (plan::kScalesRows) p_operand[n / 2][n % 2 * 2 + half] &= drawn.mask(n, half);
       };
       loaded.probabilities(
           elements, c, s, full, keep, keep_pair, [&](int n, int half, bool low, bool high) {
             p_operand[n / 2][n % 2 * 2 + half] &= (low ? 0xffffu : 0u) | (high ? 0xffff0000u : 0u);
           });
+      DrawnWord drawn = {};
+      if constexpr (plan::kScalesRows) {
+        drawn = draws.word();
+        drawn.drop(p_operand);
+      }
       wgmma_pin(p_operand);
       issue_dv();
       DeltasAhead loaded_deltas(shared.deltas(at.stage) + thread % 4 * 8);
@@ -433,7 +349,7 @@ struct Consumer {
       wgmma_pin(ds_operand);
       if constexpr (kMakesQueries) {
         mbarrier_wait(shared.ds_empty(written & 1), (written >> 1 & 1) ^ 1);
-        store_ds(written);
+        store_ds(*this, written);
         // Before the first tile of an item there is none: what dQ is made of then is not used.
         if (tiles > 0) mbarrier_wait(shared.ds_full((written & 1) ^ 1), (written - 1) >> 1 & 1);
       }
@@ -441,7 +357,7 @@ struct Consumer {
       // what is learned (C7513). Else not: 2 to 5 % at d 64.
       constexpr bool kLearnsAlone = !kMakesQueries && kGradLoads > 0;
       if constexpr (kColumnsQk + kColumnsV > 128 || kLearnsAlone) wgmma_wait<0>();
-      if constexpr (kMakesQueries) issue_dq(written - 1);
+      if constexpr (kMakesQueries) issue_dq(*this, written - 1);
       issue_dk();
       sums = next_sums;
       next_sums = sums_tile(p, sums_base, now.h, now.tile);
@@ -462,93 +378,18 @@ struct Consumer {
     warp_arrive(shared.do_empty(before.stage));
     if constexpr (kMakesQueries) {
       wgmma_pin(d_q);
-      if (tiles > 1) end_dq(written - 2, sums);
+      if (tiles > 1) end_dq(*this, written - 2, sums);
       mbarrier_wait(shared.ds_full((written & 1) ^ 1), (written - 1) >> 1 & 1);
-      issue_dq(written - 1);
+      issue_dq(*this, written - 1);
     }
     wgmma_wait<0>();
     warp_arrive(shared.q_empty(before.stage));
     if constexpr (kMakesQueries) {
       wgmma_pin(d_q);
-      end_dq(written - 1, next_sums);
+      end_dq(*this, written - 1, next_sums);
     }
     learned.end(item_context(p, own, b, 0, h_kv));
     end_gradients();
-  }
-
-  // dV's 64 rows from where V's were, and dK's from where dS was, to global memory, while K and V
-  // of the next item come. With kLoadsKeysApart dV leaves from a place of its own: V comes sooner.
-  ATT_MEMBER void leave(float keep_scale, const TensorMap* dk_map, const TensorMap* dv_map) {
-    warp_arrive(shared.k_empty());
-    // What has had no register all the while.
-    if constexpr (kLoadsKeysApart) take(load_listed_item(shared.item_slot(parity)));
-    if constexpr (kCutsWalks) {
-      const int part = load_listed_item(shared.item_slot(parity)).part;
-      if (leaves_part(walk_part(p, queries_of(p, own), part))) return;
-    }
-    const int own_thread = kLoadsKeysApart ? opaque(thread) : thread;
-    const int row = own_thread / 32 * 16;
-    const int first = own.kv_first + k0;
-    const int slice = kLoadsKeysApart ? own.slice : b;
-    leave_rows<spec::kHeadDimV>(
-        d_v, keep_scale,
-        {kLoadsKeysApart ? shared.leaving() : shared.v(), kKvSlabBytes, dv_map, first, h_kv, slice},
-        warpgroup * kKeys + row, own_thread, p.d_v, p.d_v_stride);
-    // The others have read dS.
-    if (written > 0) mbarrier_wait(shared.ds_empty((written - 1) & 1), (written - 1) >> 1 & 1);
-    leave_rows<spec::kHeadDimQk>(d_k, softmax_scale(p),
-                                 {shared.d_s(0) + warpgroup * kQSlabBytes, kDsBytes, dk_map,
-                                  first + warpgroup * kKeys, h_kv, slice},
-                                 row, own_thread, p.d_k, p.d_k_stride);
-    if constexpr (!kLoadsKeysApart) {
-      if (thread % 32 == 0) tma_store_wait_read<1>();
-      warp_arrive(shared.v_empty());
-    }
-  }
-  // A warp's 16 rows of a gradient. Of packed sequences those of another one are not its business.
-  template <int kHeadDim>
-  ATT_MEMBER void leave_rows(const float (&gradient)[whole_steps(kHeadDim) / 2], float scale,
-                             const KeyRows& to, int row, int own_thread,
-                             [[maybe_unused]] void* d_tensor,
-                             [[maybe_unused]] const Strides& stride) const {
-    constexpr int kColumns = whole_steps(kHeadDim);
-    if constexpr (spec::kIsPacked) {
-      const int key = k0 + warpgroup * kKeys + own_thread / 32 * 16;
-      if (key + 16 > own.kv_len) {
-        char* const out = static_cast<char*>(d_tensor) + 2 * key_offset(own, stride, h_kv, key);
-        leave_key_rows<kColumns>(gradient, scale, to, row, own_thread);
-        sync_warp();
-        store_key_rows<kHeadDim>(out, 2 * stride.seq, to, row, own.kv_len - key);
-        fence_shared_for_async();
-        sync_warp();
-        return;
-      }
-    }
-    store_key_rows<kColumns>(gradient, scale, to, row, own_thread);
-  }
-
-  // A part's of a walk, to be added up by others. False where there is a single part.
-  ATT_MEMBER bool leaves_part() { return leaves_part(own_walk_part(p)); }
-  ATT_MEMBER bool leaves_part(const WalkPart& own_part) {
-    wgmma_pin(d_k);
-    wgmma_pin(d_v);
-    if (own_part.parts == 1) return false;
-    int row = k0 + warpgroup * kKeys, head = b * p.kv_heads + h_kv;
-    if constexpr (spec::kIsPacked) {
-      row += first_listed_tile(own, b) * kPartKeys;
-      head = h_kv;
-    }
-    leave_part<spec::kHeadDimQk>(p, own_part, d_k, p.d_k_sums, head, row, thread);
-    leave_part<spec::kHeadDimV>(p, own_part, d_v, p.d_v_sums, head, row, thread);
-    return true;
-  }
-
-  // A gradient's 64 rows to where K's or V's were, and from there to global memory.
-  template <int kColumns>
-  ATT_MEMBER void store(const float (&gradient)[kColumns / 2], float scale, unsigned matrix,
-                        const TensorMap* map) const {
-    store_key_rows<kColumns>(gradient, scale, {matrix, kKvSlabBytes, map, k0, h_kv, b},
-                             warpgroup * kKeys + thread / 32 * 16, thread);
   }
 };
 

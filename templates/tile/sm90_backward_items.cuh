@@ -29,13 +29,10 @@ ATT_FN int item_count(const BackwardParams& p) {
   if constexpr (kCutsWalks) return key_tiles_of_all * cut_walks(p).parts;
   return key_tiles_of_all;
 }
-// Off the counter short heads come one by one as well, but for the last ones, whose long tiles come
-// first, so that CTAs end together: causal, d 64, 1024 keys, on an H200 539 us without, 530 with.
-ATT_FN HeadTile<int> taken_tile(int number, int tiles, int heads) {
+ATT_FN HeadTile<int> taken_tile(const BackwardParams& p, int number, int tiles, int heads) {
   if constexpr (!spec::kHasMask) return backward_tile(number, tiles, heads, false);
-  const int last = min_i32(heads, max_i32(1, kTilesOfGroup / tiles));
-  const int size = tiles < kLeastTilesOfHead ? 1 : last;
-  return tile_by_group(number, tiles, head_groups(heads, GroupSizes<int>{size, last}), false);
+  const int most = kLoadsKeysApart ? heads : sum_heads(p).behind;
+  return tile_by_group(number, tiles, groups_off_counter(heads, tiles, most), false);
 }
 // The order of those that take turns, where those are what a head's sums are made for.
 ATT_FN TurnOrder<int> turn_order(const BackwardParams& p) {
@@ -54,7 +51,7 @@ ATT_FN HeadTile<int> tile_in_order(const BackwardParams& p, int number, int tile
       return tile_with_early_first(number, tiles, heads, size, early);
     }
   }
-  return kTakesItems ? taken_tile(number, tiles, heads)
+  return kTakesItems ? taken_tile(p, number, tiles, heads)
                      : backward_tile(number, tiles, heads, false);
 }
 // What is divided by is opaque: else its reciprocal is made once and kept from item to item.

@@ -16,6 +16,7 @@
 #include "templates/tile/sm90_backward_items.cuh"
 #include "templates/tile/sm90_backward_later_rows.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
+#include "templates/tile/sm90_backward_leave.cuh"
 #include "templates/tile/sm90_backward_long_walk.cuh"
 #include "templates/tile/sm90_backward_packed.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
@@ -280,15 +281,15 @@ ATT_FN void consume(const BackwardParams& p, const TensorMap* dk_map, const Tens
   }
   const float keep_scale = scale_of_values(p);
   if constexpr (kTakesItems) {
-    consumer.leave(keep_scale, dk_map, dv_map);
+    leave(consumer, keep_scale, dk_map, dv_map);
   } else {
     // All have read K; of V each warpgroup has read its own rows only.
     named_barrier_sync(kAllConsumers, kConsumerThreads);
     if constexpr (kCutsWalks) {
-      if (consumer.leaves_part()) return;
+      if (leaves_part(consumer)) return;
     }
-    consumer.template store<kColumnsV>(d_v, keep_scale, shared.v(), dv_map);
-    consumer.template store<kColumnsQk>(d_k, softmax_scale(p), shared.k(), dk_map);
+    store<kColumnsV>(consumer, d_v, keep_scale, shared.v(), dv_map);
+    store<kColumnsQk>(consumer, d_k, softmax_scale(p), shared.k(), dk_map);
     if constexpr (kMakesQueries && kSumsInTurn) {
       mbarrier_wait(shared.sums_told(), parity);
       const int brings = load_uniform_word(shared.brings());

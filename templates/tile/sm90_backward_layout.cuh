@@ -4,6 +4,7 @@
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/shuffles.cuh"
 #include "templates/tile/backward_rows.cuh"
+#include "templates/tile/dropped_elements.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
 #include "templates/tile/sm90_cta.cuh"
@@ -163,7 +164,10 @@ constexpr int kTurnBarrier = kLoadedBarrier + (kHelpsInPassing || kLoadsKeysApar
 constexpr int kRawBarrier = kTurnBarrier + (kTakesTurns ? 3 * kTurns : 0);
 constexpr int kItemBarrier = kRawBarrier + (spec::kIsPacked ? 2 : 0);
 constexpr int kBarriers = kItemBarrier + (kTakesItems ? 7 : 0);
-constexpr int kSharedBytes = kBarrierOffset + 8 * kBarriers;
+// What pairs of consumer warps draw for each other: dropped_elements.cuh.
+constexpr int kDrawnOffset = kBarrierOffset + 8 * kBarriers;
+constexpr int kSharedBytes =
+    kDrawnOffset + (plan::kScalesRows ? kConsumerThreads / 64 * kDrawnBytes : 0);
 static_assert(kSharedBytes <= plan::kSharedBytes, "the host asks for less than the layout takes");
 
 struct SharedMemory {
@@ -185,6 +189,7 @@ struct SharedMemory {
   // store_halves()'.
   ATT_MEMBER unsigned halves() const { return base + kHalvesOffset; }
   ATT_MEMBER unsigned tile(int stage) const { return base + kTileOffset + 16 * stage; }
+  ATT_MEMBER unsigned drawn(int pair) const { return base + kDrawnOffset + pair * kDrawnBytes; }
   // Item n of the CTA and the one before it, and who knows them. V has come; K and V have been
   // read.
   ATT_MEMBER unsigned item_slot(unsigned n) const {

@@ -19,6 +19,7 @@
 #include "templates/tile/sm90_backward_consumer.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
 #include "templates/tile/sm90_backward_make_ds.cuh"
+#include "templates/tile/sm90_backward_query_share.cuh"
 
 namespace att {
 namespace sm90 {
@@ -91,14 +92,14 @@ ATT_FN void walk_long_tiles(Consumer& c) {
       mbarrier_wait(shared.ds_empty(c.written & 1), (c.written >> 1 & 1) ^ 1);
       make_ds(half_of<0>(c.s), half_of<0>(c.d), half_of<0>(c.ds_operand));
       wgmma_pin(half_of<0>(c.ds_operand));
-      c.template store_steps_of_ds<0, kSteps / 2>(c.written);
+      store_steps_of_ds<0, kSteps / 2>(c, c.written);
     } else {
       make_ds(c.s, c.d, c.ds_operand);
       wgmma_pin(c.ds_operand);
       mbarrier_wait(shared.ds_empty(c.written & 1), (c.written >> 1 & 1) ^ 1);
     }
     if constexpr (!kBeginsDvEarly) {
-      c.store_ds(c.written);
+      store_ds(c, c.written);
       round_p(half_of<0>(c.s), half_of<0>(c.p_operand));
     }
     round_p(half_of<1>(c.s), half_of<1>(c.p_operand));
@@ -112,22 +113,22 @@ ATT_FN void walk_long_tiles(Consumer& c) {
     if constexpr (kStoresDsInHalves) {
       make_ds(half_of<1>(c.s), half_of<1>(c.d), half_of<1>(c.ds_operand));
       wgmma_pin(half_of<1>(c.ds_operand));
-      c.template store_steps_of_ds<kSteps / 2, kSteps>(c.written);
-      c.tell_ds(c.written);
+      store_steps_of_ds<kSteps / 2, kSteps>(c, c.written);
+      tell_ds(c, c.written);
     } else if constexpr (kBeginsDvEarly) {
-      c.store_ds(c.written);
+      store_ds(c, c.written);
     }
     // Before the first tile of an item there is none: what dQ is made of then is not used.
     if (tiles > 0) {
       mbarrier_wait(shared.ds_full((c.written & 1) ^ 1), (c.written - 1) >> 1 & 1);
     }
-    c.issue_dq(c.written - 1);
+    issue_dq(c, c.written - 1);
     c.issue_dk();
     wgmma_wait<1>();  // for dV and dQ
     // dV reads P while dS is made: without this ptxas may give P's registers away before.
     wgmma_pin(c.p_operand);
     wgmma_pin(c.d_q);
-    if (tiles > 0) c.end_dq(c.written - 1, sums);
+    if (tiles > 0) end_dq(c, c.written - 1, sums);
     sums = sums_tile(p, c.sums_base, now.h, now.tile);
     if (kLoadsKeysApart && (now.flags & kAllOfQueries) != 0) sums = ~sums;
     before = c.at;

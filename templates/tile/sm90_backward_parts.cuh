@@ -18,6 +18,7 @@ namespace sm90 {
 
 constexpr int kAllConsumers = 1;  // a named barrier
 ATT_FN int warpgroup_barrier(int warpgroup) { return 2 + warpgroup; }
+ATT_FN int pair_barrier(int pair) { return 4 + pair; }  // of two warps
 
 // What is known of a query, in shared memory; split numbers take 16 bytes.
 constexpr int kRowReferenceBytes = plan::kSplitReferences ? 16 : 4;

@@ -25,6 +25,7 @@
 #include "templates/tile/sm90_backward_consumer.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
 #include "templates/tile/sm90_backward_make_ds.cuh"
+#include "templates/tile/sm90_backward_query_share.cuh"
 
 namespace att {
 namespace sm90 {
@@ -77,7 +78,7 @@ ATT_FN void walk_tightly(Consumer& c) {
         mbarrier_wait(barrier, parity);
       }
     }
-    c.issue_dq(c.written - 1);
+    issue_dq(c, c.written - 1);
     wgmma_wait<kMakesDqOfS ? 3 : 2>();  // for dP
     wgmma_pin(c.d);
     if (kLoadsKeysApart && now.more == 0) c.warp_arrive(shared.v_empty());
@@ -89,14 +90,14 @@ ATT_FN void walk_tightly(Consumer& c) {
     wgmma_pin(c.ds_operand);
     mbarrier_wait(shared.ds_empty(c.written & 1), (c.written >> 1 & 1) ^ 1);
     if constexpr (kIssuesDkFirst) c.issue_dk();
-    c.store_ds(c.written);
+    store_ds(c, c.written);
     if constexpr (!kIssuesDkFirst) c.issue_dk();
     wgmma_wait<1>();  // for dV and dQ
     // dV reads P while dS is made of it: without this ptxas may give P's registers to dS before.
     wgmma_pin(c.p_operand);
     if constexpr (kFreesDoEarly) c.warp_arrive(shared.do_empty(c.at.stage));
     wgmma_pin(c.d_q);
-    if (tiles > 0) c.end_dq(c.written - 1, sums);
+    if (tiles > 0) end_dq(c, c.written - 1, sums);
     sums = sums_tile(p, c.sums_base, now.h, now.tile);
     if (kLoadsKeysApart && (now.flags & kAllOfQueries) != 0) sums = ~sums;
     before = c.at;

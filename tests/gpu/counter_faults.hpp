@@ -21,8 +21,7 @@ inline std::vector<Fault> counter_faults() {
          "if (number >= shares_of_head(p)) return;\n"
          "if (number == 0) { if (leader) arrive(&counters->shares_free); continue; }"}}},
       {"dV leaves with the next item's number",
-       {{"kKvSlabBytes, dv_map, first, h_kv, slice},",
-         "kKvSlabBytes, dv_map, first + kTileKv, h_kv, slice},"}}}};
+       {{"dv_map, first, c.h_kv, slice},", "dv_map, first + kTileKv, c.h_kv, slice},"}}}};
 }
 
 // No fault: CTAs help at once, where it is wanted or not, and the head's own leaves them time to.

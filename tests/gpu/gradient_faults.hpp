@@ -77,7 +77,7 @@ inline std::vector<Fault> sm90_tile_faults() {
 
 inline std::vector<Fault> sm90_gradient_faults(const KernelPlan& plan) {
   const std::string store =
-      "stmatrix_x4_trans(swizzled(slab, step * 16 + row, unit), ds_operand[step]);";
+      "stmatrix_x4_trans(swizzled(slab, step * 16 + row, unit), c.ds_operand[step]);";
   const std::string k_of =
       "load_slabs<kQkSlabs>(shared.k(), kKvSlabBytes, k_map, shared.kv_full(), item.k0, ";
   std::vector<Fault> faults = sm90_tile_faults();

@@ -132,6 +132,34 @@ TEST(WorkItems, HeadsWaitForSumsAndRowsOfEarlierGroupsAlone) {
   }
 }
 
+// Off a counter a CTA of a head may hold its next item back until all of an earlier head is done,
+// whose sums it brings to rows, and that may be an item of that head.
+TEST(WorkItems, ItemsOffTheCounterWaitForLowerItemsAlone) {
+  for (const int wave : {kTilesOfGroup, 4 * kTilesOfGroup}) {
+    for (const int tiles : {1, 2, 5, 8, 15, 16, 18, 24, 31, 32, 33, 64, 128, 300}) {
+      for (int heads = 1; heads < 100; ++heads) {
+        const SumHeads<int> sums = sum_heads(heads, tiles, wave);
+        const HeadGroups<int> groups = groups_off_counter(heads, tiles, sums.behind);
+        std::vector<int> first(heads, -1), last(heads, -1), count(heads, 0);
+        for (int i = 0; i < heads * tiles; ++i) {
+          const auto item = tile_by_group(i, tiles, groups, false);
+          ASSERT_LT(item.head, heads);
+          ASSERT_LT(item.tile, tiles);
+          if (first[item.head] < 0) first[item.head] = i;
+          last[item.head] = i;
+          ++count[item.head];
+        }
+        for (int head = 0; head < heads; ++head) {
+          ASSERT_EQ(count[head], tiles);
+          if (head >= sums.behind) {
+            ASSERT_LT(last[head - sums.behind], first[head]) << heads << " heads of " << tiles;
+          }
+        }
+      }
+    }
+  }
+}
+
 // CTAs that take turns wait for those of their head that come before in the order, and for all of
 // the head that had their sums: all of which have started before.
 TEST(WorkItems, TurnsWaitForEarlierItemsAlone) {
