@@ -4,6 +4,7 @@
 #include "tests/gpu/random_specs_fixture.hpp"
 #include "tests/verification/hostile_gradients.hpp"
 #include "tests/verification/packed_backward_checks.hpp"
+#include "tests/verification/scattered.hpp"
 
 namespace attune::gpu_test {
 namespace {
@@ -12,12 +13,39 @@ using random_specs::Wanted;
 
 class RandomGradients : public RandomSpecs {
  protected:
+  // Of a launch whose matrices lie by strides of their own. wrong(gradients): what is.
+  template <typename Wrong>
+  void check_apart(const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed,
+                   CanaryDevice& device, BackwardProblem& problem, const KernelPlan& plan,
+                   const Wrong& wrong) {
+    std::mt19937_64 random(seed);
+    ASSERT_TRUE(problem.poison().ok());
+    auto apart =
+        verification::Scattered::make(device, spec, problem.params(), Pass::kBackward, random);
+    ASSERT_TRUE(apart.ok()) << render(apart.error());
+    SCOPED_TRACE(apart->text());
+    KernelWorkspace workspace(device, shape, KernelWorkspace::Fresh::kPoison);
+    const Status done = workspace.launch(**bank_.get(spec, plan), apart->params(), nullptr);
+    if (!done.ok()) {
+      EXPECT_EQ(done.error().id, kStridesUnsupported) << render(done.error());
+      ++refused_["strides"];
+      return;
+    }
+    const Status gathered = apart->gather();
+    ASSERT_TRUE(gathered.ok()) << render(gathered.error());
+    const auto gradients = problem.download();
+    ASSERT_TRUE(gradients.ok()) << render(gradients.error());
+    EXPECT_EQ(wrong(*gradients), "");
+    EXPECT_EQ(device.damage(), "");
+  }
+
   // As functions of the O and LSE that came in.
   void check_gradients(const AttentionSpec& spec, const ProblemShape& shape,
                        std::mt19937_64& random, const KernelPlan& forward,
                        const std::vector<KernelPlan>& plans) {
     HostProblem problem = random_problem(spec, shape, random());
     const std::string what = random_specs::make_hostile(spec, problem, random);
+    if (random() % 4 == 0) repeat_keys(spec, problem, random);
     SCOPED_TRACE(fmt::format("{}, {}", what, to_string(shape)));
     CanaryDevice device(bank_.device());
     const auto made =
@@ -32,6 +60,8 @@ class RandomGradients : public RandomSpecs {
     for (const KernelPlan& plan : plans) {
       SCOPED_TRACE(to_string(plan));
       Gradients first;
+      check_apart(spec, shape, random(), device, **made, plan,
+                  [&](const Gradients& gradients) { return wrong_gradient(gradients, oracle); });
       for (int launch = 0; launch < kLaunches; ++launch) {
         auto gradients = (*made)->run(**bank_.get(spec, plan));
         ASSERT_TRUE(gradients.ok()) << render(gradients.error());
@@ -45,6 +75,29 @@ class RandomGradients : public RandomSpecs {
         EXPECT_EQ(device.damage(), "");
       }
     }
+  }
+
+  void check_packed_apart(const AttentionSpec& spec, const KernelPlan& forward,
+                          const std::vector<KernelPlan>& plans, std::mt19937_64& random) {
+    HostProblem problem = packed::random_packed(spec, random, 5, 150);
+    packed::spoil_foreign(spec, problem, -1);
+    CanaryDevice device(bank_.device());
+    const auto made =
+        BackwardProblem::make(device, spec, problem, **bank_.get(spec, forward), random());
+    ASSERT_TRUE(made.ok()) << render(made.error());
+    const auto given = (*made)->forward_output();
+    ASSERT_TRUE(given.ok()) << render(given.error());
+    const BackwardSample sample = whole_sample(problem);
+    const BackwardOracle oracle =
+        oracle_backward(spec, problem, *given, (*made)->output_gradients(), sample);
+    for (const KernelPlan& plan : plans) {
+      SCOPED_TRACE(to_string(plan));
+      check_apart(spec, problem.shape, random(), device, **made, plan,
+                  [&](const Gradients& gradients) {
+                    return wrong_gradient(gradients, oracle, sample, spec, problem);
+                  });
+    }
+    ++problems_;
   }
 };
 
@@ -80,6 +133,7 @@ TEST_F(RandomGradients, AreTheDerivative) {
         {bank_.device(), spec, **bank_.get(spec, forward[0]), backward, Arithmetic::kMatrixUnit}, 2,
         random() % 1000000);
     problems_ += 2;
+    check_packed_apart(spec, forward[0], plans, random);
   });
 }
 

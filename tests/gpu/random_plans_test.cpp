@@ -2,12 +2,14 @@
 // random and hostile numbers. A few at every run.
 #include <optional>
 
-#include "tests/cpu/harness.hpp"
+#include "tests/gpu/canary_device.hpp"
 #include "tests/gpu/judge.hpp"
 #include "tests/gpu/random_specs_fixture.hpp"
 #include "tests/verification/packed_checks.hpp"
 #include "tests/verification/paged_checks.hpp"
+#include "tests/verification/scattered.hpp"
 #include "tests/verification/shared_prefix.hpp"
+#include "tuner/measure/device_problem.hpp"
 
 namespace attune::gpu_test {
 namespace {
@@ -42,7 +44,8 @@ class RandomPlans : public RandomSpecs {
         EXPECT_TRUE(judge(spec, problem, others, 1)) << what;
       }
     } else {
-      check_apart(spec, problem, plans, static_cast<int>(random() % 4), what);
+      if (random() % 4 == 0) repeat_keys(spec, problem, random);
+      check_apart(spec, problem, plans, random, what);
     }
     ++problems_;
   }
@@ -66,20 +69,44 @@ class RandomPlans : public RandomSpecs {
     }
   }
 
-  // Rows that lie apart, NaN between them.
+  // Every matrix by strides of its own.
   void check_apart(const AttentionSpec& spec, const HostProblem& problem,
-                   const std::vector<KernelPlan>& plans, int gap, const std::string& what) {
-    const ForwardOracle exact = oracle_forward(spec, problem);
-    const testing_support::Placement placement{.padding = 16 / element_bytes(spec.dtype) * gap};
+                   const std::vector<KernelPlan>& plans, std::mt19937_64& random,
+                   const std::string& what) {
+    constexpr std::int64_t kPairs = 1 << 23;  // that the oracle has a second or so for
+    std::vector<Row> rows = all_rows(problem);
+    if (static_cast<std::int64_t>(rows.size()) * problem.shape.kv_len > kPairs)
+      rows = sample_rows(problem, kMaxRows, random());
+    check_apart(spec, problem, plans, random, what, rows, oracle_forward(spec, problem, rows));
+  }
+  void check_apart(const AttentionSpec& spec, const HostProblem& problem,
+                   const std::vector<KernelPlan>& plans, std::mt19937_64& random,
+                   const std::string& what, const std::vector<Row>& rows,
+                   const ForwardOracle& exact) {
+    CanaryDevice device(bank_.device());
+    const auto on_device = DeviceProblem::upload(device, spec, problem);
+    ASSERT_TRUE(on_device.ok()) << render(on_device.error());
     for (const KernelPlan& plan : plans) {
-      SCOPED_TRACE(fmt::format("{}, {}, {} elements between rows, {}", to_string(plan), what,
-                               placement.padding, to_string(problem.shape)));
+      SCOPED_TRACE(fmt::format("{}, {}, {}", to_string(plan), what, to_string(problem.shape)));
       const auto kernel = bank_.get(spec, plan);
+      const std::uint64_t seed = random();
       check_launches(spec, plan, exact, [&]() -> std::optional<Result<HostOutput>> {
-        auto out = testing_support::run_kernel(bank_.device(), **kernel, spec, problem, placement);
-        if (out.ok() || out.error().id != kStridesUnsupported) return out;
-        ++refused_["strides"];
-        return std::nullopt;
+        std::mt19937_64 placing(seed);
+        EXPECT_TRUE((*on_device)->poison().ok());
+        auto apart = verification::Scattered::make(device, spec, (*on_device)->params(),
+                                                   Pass::kForward, placing);
+        if (!apart.ok()) return apart.error();
+        KernelWorkspace workspace(device, problem.shape, KernelWorkspace::Fresh::kPoison);
+        if (const Status done = workspace.launch(**kernel, apart->params(), nullptr); !done.ok()) {
+          if (done.error().id != kStridesUnsupported &&
+              !(is_paged(spec) && paged::refuses_pages(done.error(), problem.pages.size)))
+            return done.error();
+          ++refused_["strides"];
+          return std::nullopt;
+        }
+        if (const Status gathered = apart->gather(); !gathered.ok()) return gathered.error();
+        EXPECT_EQ(device.damage(), "") << apart->text();
+        return (*on_device)->download(rows);
       });
     }
   }
@@ -124,6 +151,7 @@ class RandomPlans : public RandomSpecs {
         return std::nullopt;
       });
     }
+    check_apart(spec, problem, plans, random, what, rows, exact);
     ++problems_;
   }
 };
