@@ -1,4 +1,7 @@
 // Gradients of random specs by random plans of every family, on random and hostile numbers.
+#include <algorithm>
+#include <cmath>
+
 #include "tests/gpu/canary_device.hpp"
 #include "tests/gpu/judge.hpp"
 #include "tests/gpu/random_specs_fixture.hpp"
@@ -13,11 +16,12 @@ using random_specs::Wanted;
 
 class RandomGradients : public RandomSpecs {
  protected:
-  // Of a launch whose matrices lie by strides of their own. wrong(gradients): what is.
+  // Of a launch whose matrices lie by strides of their own, and that asks for some gradients of
+  // tensors alone. wrong(gradients): what is, by the oracle `exact`.
   template <typename Wrong>
   void check_apart(const AttentionSpec& spec, const ProblemShape& shape, std::uint64_t seed,
                    CanaryDevice& device, BackwardProblem& problem, const KernelPlan& plan,
-                   const Wrong& wrong) {
+                   const BackwardOracle& exact, const Wrong& wrong) {
     std::mt19937_64 random(seed);
     ASSERT_TRUE(problem.poison().ok());
     auto apart =
@@ -25,7 +29,16 @@ class RandomGradients : public RandomSpecs {
     ASSERT_TRUE(apart.ok()) << render(apart.error());
     SCOPED_TRACE(apart->text());
     KernelWorkspace workspace(device, shape, KernelWorkspace::Fresh::kPoison);
-    const Status done = workspace.launch(**bank_.get(spec, plan), apart->params(), nullptr);
+    att::LaunchParams params = apart->params();
+    std::vector<std::size_t> unasked;
+    for (std::size_t slot = 0; slot < spec.environment.tensors.size(); ++slot) {
+      if (params.d_tensors[slot] == nullptr || random() % 3 != 0) continue;
+      params.d_tensors[slot] = nullptr;
+      unasked.push_back(slot);
+    }
+    const bool asks_for_sink = random() % 3 != 0;
+    if (!asks_for_sink) params.d_sink = nullptr;
+    const Status done = workspace.launch(**bank_.get(spec, plan), params, nullptr);
     if (!done.ok()) {
       EXPECT_EQ(done.error().id, kStridesUnsupported) << render(done.error());
       ++refused_["strides"];
@@ -33,8 +46,19 @@ class RandomGradients : public RandomSpecs {
     }
     const Status gathered = apart->gather();
     ASSERT_TRUE(gathered.ok()) << render(gathered.error());
-    const auto gradients = problem.download();
+    auto gradients = problem.download();
     ASSERT_TRUE(gradients.ok()) << render(gradients.error());
+    const auto is_untouched = [](const std::vector<double>& values) {
+      return std::ranges::all_of(values, [](double x) { return std::isnan(x); });
+    };
+    for (const std::size_t slot : unasked) {
+      EXPECT_TRUE(is_untouched(gradients->tensors[slot])) << slot;
+      gradients->tensors[slot] = exact.tensors[slot].values;
+    }
+    if (!asks_for_sink) {
+      EXPECT_TRUE(is_untouched(gradients->sink));
+      gradients->sink.clear();
+    }
     EXPECT_EQ(wrong(*gradients), "");
     EXPECT_EQ(device.damage(), "");
   }
@@ -60,7 +84,7 @@ class RandomGradients : public RandomSpecs {
     for (const KernelPlan& plan : plans) {
       SCOPED_TRACE(to_string(plan));
       Gradients first;
-      check_apart(spec, shape, random(), device, **made, plan,
+      check_apart(spec, shape, random(), device, **made, plan, oracle,
                   [&](const Gradients& gradients) { return wrong_gradient(gradients, oracle); });
       for (int launch = 0; launch < kLaunches; ++launch) {
         auto gradients = (*made)->run(**bank_.get(spec, plan));
@@ -92,7 +116,7 @@ class RandomGradients : public RandomSpecs {
         oracle_backward(spec, problem, *given, (*made)->output_gradients(), sample);
     for (const KernelPlan& plan : plans) {
       SCOPED_TRACE(to_string(plan));
-      check_apart(spec, problem.shape, random(), device, **made, plan,
+      check_apart(spec, problem.shape, random(), device, **made, plan, oracle,
                   [&](const Gradients& gradients) {
                     return wrong_gradient(gradients, oracle, sample, spec, problem);
                   });

@@ -1,5 +1,6 @@
 // Random specs by random plans of every family, not only those that the cost model chooses, on
 // random and hostile numbers. A few at every run.
+#include <cmath>
 #include <optional>
 
 #include "tests/gpu/canary_device.hpp"
@@ -30,6 +31,7 @@ class RandomPlans : public RandomSpecs {
  protected:
   void check_dense(const AttentionSpec& spec, const ProblemShape& shape, std::mt19937_64& random,
                    const std::vector<KernelPlan>& plans) {
+    of_any_plan_.reset();
     HostProblem problem = random_problem(spec, shape, random());
     const std::string what = random_specs::make_hostile(spec, problem, random);
     fill_tensors(spec, problem, random);
@@ -50,7 +52,8 @@ class RandomPlans : public RandomSpecs {
     ++problems_;
   }
 
-  // Launches of one kernel; `launch` gives nothing where the plan refuses the problem.
+  // Launches of one kernel; `launch` gives nothing where the plan refuses the problem. Of a
+  // batch-invariant spec all plans give the same bits.
   template <typename Launch>
   void check_launches(const AttentionSpec& spec, const KernelPlan& plan, const ForwardOracle& exact,
                       const Launch& launch) {
@@ -67,6 +70,9 @@ class RandomPlans : public RandomSpecs {
       }
       first = *std::move(*out);
     }
+    if (!spec.batch_invariant) return;
+    if (!of_any_plan_) of_any_plan_ = first;
+    EXPECT_TRUE(is_same_output(first, *of_any_plan_)) << "another plan, other bits";
   }
 
   // Every matrix by strides of its own.
@@ -90,14 +96,16 @@ class RandomPlans : public RandomSpecs {
       SCOPED_TRACE(fmt::format("{}, {}, {}", to_string(plan), what, to_string(problem.shape)));
       const auto kernel = bank_.get(spec, plan);
       const std::uint64_t seed = random();
-      check_launches(spec, plan, exact, [&]() -> std::optional<Result<HostOutput>> {
+      const auto launch = [&](bool with_lse) -> std::optional<Result<HostOutput>> {
         std::mt19937_64 placing(seed);
         EXPECT_TRUE((*on_device)->poison().ok());
         auto apart = verification::Scattered::make(device, spec, (*on_device)->params(),
                                                    Pass::kForward, placing);
         if (!apart.ok()) return apart.error();
         KernelWorkspace workspace(device, problem.shape, KernelWorkspace::Fresh::kPoison);
-        if (const Status done = workspace.launch(**kernel, apart->params(), nullptr); !done.ok()) {
+        att::LaunchParams params = apart->params();
+        if (!with_lse) params.lse = nullptr;
+        if (const Status done = workspace.launch(**kernel, params, nullptr); !done.ok()) {
           if (done.error().id != kStridesUnsupported &&
               !(is_paged(spec) && paged::refuses_pages(done.error(), problem.pages.size)))
             return done.error();
@@ -107,12 +115,20 @@ class RandomPlans : public RandomSpecs {
         if (const Status gathered = apart->gather(); !gathered.ok()) return gathered.error();
         EXPECT_EQ(device.damage(), "") << apart->text();
         return (*on_device)->download(rows);
-      });
+      };
+      check_launches(spec, plan, exact, [&] { return launch(true); });
+      if (seed % 3 != 0) continue;
+      const std::optional<Result<HostOutput>> o_alone = launch(false);
+      if (!o_alone) continue;
+      ASSERT_TRUE(o_alone->ok()) << render(o_alone->error());
+      EXPECT_EQ(judge(exact.o, (*o_alone)->o).wrong, "") << "without LSE";
+      EXPECT_TRUE(std::ranges::all_of((*o_alone)->lse, [](double x) { return std::isnan(x); }));
     }
   }
 
   void check_sequences(const AttentionSpec& spec, std::mt19937_64& random,
                        const std::vector<KernelPlan>& plans) {
+    of_any_plan_.reset();
     const std::uint64_t seed = random();
     HostProblem problem;
     packed::Cache cache;
@@ -154,6 +170,8 @@ class RandomPlans : public RandomSpecs {
     check_apart(spec, problem, plans, random, what, rows, exact);
     ++problems_;
   }
+
+  std::optional<HostOutput> of_any_plan_;  // of the problem at hand
 };
 
 TEST_F(RandomPlans, AreRight) {

@@ -30,7 +30,8 @@ class Writer {
     if (one_in(4)) text += "deterministic: true\n";
     if (!trains_ && !is_fp8 && one_in(8)) text += "batch_invariant: true\n";
     if (is_paged_ && !is_fp8 && one_in(4)) text += "shared_prefixes: true\n";
-    if (one_in(4)) text += fmt::format("softmax_scale: {}\n", pick({"float", "0.5", "0.03"}));
+    if (one_in(4))
+      text += fmt::format("softmax_scale: {}\n", pick({"float", "0.5", "0.03", "4.0", "0.000001"}));
     if (one_in(5) && !is_fp8)
       text += fmt::format("dropout: {}\n",
                           pick({"0.1", "0.25", "0.5", "float", "{p: 0.3, seed: device}"}));
