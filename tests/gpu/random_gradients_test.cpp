@@ -132,7 +132,7 @@ TEST_F(RandomGradients, AreTheDerivative) {
     const auto plans = plans_of(spec, shape, Pass::kBackward, random, 2);
     if (forward.empty() || plans.empty()) return;
     if (!is_packed(spec)) {
-      for (int run = 0; run < 2; ++run) {
+      for (std::uint64_t run = 0; run < number_of("ATTUNE_RANDOM_RUNS", 2); ++run) {
         std::vector<KernelPlan> whole = plans;
         if (run > 0) {
           if (forward[0].residues > 1) break;  // of other lengths

@@ -179,7 +179,7 @@ TEST_F(RandomPlans, AreRight) {
     const ProblemShape shape = is_packed(spec) ? kTypical : random_shape(random, false);
     const std::vector<KernelPlan> plans = plans_of(spec, shape, Pass::kForward, random, 2);
     if (plans.empty()) return;
-    for (int run = 0; run < 3; ++run) {
+    for (std::uint64_t run = 0; run < number_of("ATTUNE_RANDOM_RUNS", 3); ++run) {
       if (is_packed(spec)) {
         check_sequences(spec, random, plans);
       } else {

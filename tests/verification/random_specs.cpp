@@ -64,6 +64,9 @@ class Writer {
   }
   std::string dims(bool is_fp8) {
     if (is_fp8) return pick({"64", "128", "128", "96", "256", "80"});
+    if (one_in(5))
+      return one_in(2) ? fmt::format("{}", 8 * number(2, 32))
+                       : fmt::format("{{qk: {}, v: {}}}", 8 * number(2, 32), 8 * number(2, 32));
     return pick({"64",
                  "64",
                  "128",
