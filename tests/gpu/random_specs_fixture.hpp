@@ -1,6 +1,7 @@
 // Random specs, problems, and plans of every family: what the tests of both passes share.
 // ATTUNE_RANDOM_SECONDS goes on for as long, ATTUNE_TEST_SEED says with which spec one begins,
-// ATTUNE_RANDOM_RUNS how many problems a spec has.
+// ATTUNE_RANDOM_RUNS how many problems a spec has, ATTUNE_RANDOM_KEYS how many keys a dense one at
+// most, where there is an emulated GPU.
 #pragma once
 
 #include <fmt/format.h>
@@ -134,6 +135,8 @@ class RandomSpecs : public testing::Test {
       shape.batch = shape.kv_heads = 1;
       shape.heads = of({20, 64, 128});
     }
+    const auto most = static_cast<std::int64_t>(number_of("ATTUNE_RANDOM_KEYS", 66001));
+    shape.kv_len = std::min(shape.kv_len, most);
     if (!trains) return shape;
     shape.batch = std::min<std::int64_t>(shape.batch, 2);
     shape.heads = shape.kv_heads * std::min<std::int64_t>(shape.heads / shape.kv_heads, 4);
