@@ -1,11 +1,14 @@
-// The CUDA driver's functions that Attune and its tests call, of one emulated GPU. Everything is
-// done when it is asked for; a capture keeps it.
+// The CUDA driver's functions that Attune and its tests call, of emulated GPUs (one, or
+// ATTUNE_EMULATOR_DEVICES of them, each with a context of its own). Everything is done when it
+// is asked for; a capture keeps it.
 #include <dlfcn.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -20,7 +23,8 @@ namespace {
 
 using attune::kCudaErrorInvalidValue;
 using attune::kCudaSuccess;
-constexpr CUresult kOutOfMemory = 2, kNotFound = 500, kInvalidImage = 200, kLaunchFailed = 719;
+constexpr CUresult kOutOfMemory = 2, kNotFound = 500, kInvalidImage = 200, kInvalidContext = 201,
+                   kInvalidHandle = 400, kLaunchFailed = 719;
 
 std::recursive_mutex& lock() {
   static std::recursive_mutex mutex;
@@ -31,19 +35,28 @@ using Locked = std::lock_guard<std::recursive_mutex>;
 using Work = std::function<CUresult()>;
 using Graph = std::vector<Work>;
 
+// A GPU's; its number is its place. GPUs are alike and share their memory.
 struct Context {
-} the_context;
+} the_contexts[8];
 // Left behind: hosts free what they have at the process' end, when a thread's objects are gone.
 std::vector<CUcontext>& contexts() {
   thread_local auto* const own = new std::vector<CUcontext>;
   return *own;
 }
 
-CUcontext own_context() { return reinterpret_cast<CUcontext>(&the_context); }
+int device_count() {
+  const char* const text = std::getenv("ATTUNE_EMULATOR_DEVICES");
+  return std::clamp(text == nullptr ? 1 : std::atoi(text), 1,
+                    static_cast<int>(std::size(the_contexts)));
+}
+CUcontext context_of(CUdevice device) { return reinterpret_cast<CUcontext>(&the_contexts[device]); }
+// Null: none.
+CUcontext current_context() { return contexts().empty() ? nullptr : contexts().back(); }
 
 }  // namespace
 
 struct CUstream_st {
+  CUcontext context;
   std::unique_ptr<Graph> captured;
 };
 struct CUgraph_st {
@@ -60,6 +73,7 @@ struct CUlib_st {
   std::vector<std::unique_ptr<CUkern_st>> kernels;
 };
 struct CUkern_st {
+  CUcontext context;  // that its code was loaded in
   std::shared_ptr<void> library;
   const emu::KernelEntry* entry;
 };
@@ -108,8 +122,11 @@ CUresult cuGetErrorString(CUresult result, const char** text) {
   return kCudaSuccess;
 }
 CUresult cuDriverGetVersion(int* version) { return *version = 13000, kCudaSuccess; }
-CUresult cuDeviceGetCount(int* count) { return *count = 1, kCudaSuccess; }
-CUresult cuDeviceGet(CUdevice* device, int) { return *device = 0, kCudaSuccess; }
+CUresult cuDeviceGetCount(int* count) { return *count = device_count(), kCudaSuccess; }
+CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  if (ordinal < 0 || ordinal >= device_count()) return kCudaErrorInvalidValue;
+  return *device = ordinal, kCudaSuccess;
+}
 CUresult cuDeviceGetName(char* name, int length, CUdevice) {
   std::snprintf(name, static_cast<std::size_t>(length), "emulated sm_%d", emu::emulated_arch());
   return kCudaSuccess;
@@ -140,18 +157,16 @@ CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   *total = emu::memory_bytes();
   return *free = *total - emu::used_bytes(), kCudaSuccess;
 }
-CUresult cuDeviceGetPCIBusId(char* id, int length, CUdevice) {
-  std::snprintf(id, static_cast<std::size_t>(length), "0000:00:00.0");
+CUresult cuDeviceGetPCIBusId(char* id, int length, CUdevice device) {
+  std::snprintf(id, static_cast<std::size_t>(length), "0000:%02x:00.0", device);
   return kCudaSuccess;
 }
 
-CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
-  return *context = own_context(), kCudaSuccess;
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  return *context = context_of(device), kCudaSuccess;
 }
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice) { return kCudaSuccess; }
-CUresult cuCtxGetCurrent(CUcontext* context) {
-  return *context = contexts().empty() ? nullptr : contexts().back(), kCudaSuccess;
-}
+CUresult cuCtxGetCurrent(CUcontext* context) { return *context = current_context(), kCudaSuccess; }
 CUresult cuCtxSetCurrent(CUcontext context) {
   if (!contexts().empty()) contexts().pop_back();
   if (context != nullptr) contexts().push_back(context);
@@ -167,7 +182,12 @@ CUresult cuCtxPopCurrent_v2(CUcontext* context) {
   contexts().pop_back();
   return kCudaSuccess;
 }
-CUresult cuCtxGetDevice(CUdevice* device) { return *device = 0, kCudaSuccess; }
+CUresult cuCtxGetDevice(CUdevice* device) {
+  const CUcontext current = current_context();
+  if (current == nullptr) return kInvalidContext;
+  *device = static_cast<CUdevice>(reinterpret_cast<Context*>(current) - the_contexts);
+  return kCudaSuccess;
+}
 CUresult cuCtxSynchronize() { return kCudaSuccess; }
 CUresult cuThreadExchangeStreamCaptureMode(int* mode) { return *mode = 0, kCudaSuccess; }
 
@@ -207,7 +227,8 @@ CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* nam
   const emu::KernelEntry* entry = kernels == nullptr ? nullptr : kernels();
   while (entry != nullptr && std::strcmp(entry->name, name) != 0) entry = entry->next;
   if (entry == nullptr) return kNotFound;
-  library->kernels.push_back(std::make_unique<CUkern_st>(CUkern_st{library->library, entry}));
+  library->kernels.push_back(
+      std::make_unique<CUkern_st>(CUkern_st{current_context(), library->library, entry}));
   *kernel = library->kernels.back().get();
   return kCudaSuccess;
 }
@@ -220,6 +241,9 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
                           void**) {
   const Locked locked(lock());
   const CUkern_st& chosen = *reinterpret_cast<CUkernel>(function);
+  const CUcontext launching =
+      config->hStream == nullptr ? current_context() : config->hStream->context;
+  if (launching != chosen.context || current_context() == nullptr) return kInvalidHandle;
   // Its code stays while a graph has the launch.
   std::shared_ptr<emu::BoundKernel> kernel(
       chosen.entry->bind(parameters),
@@ -323,7 +347,7 @@ CUresult cuMemsetD32Async(CUdeviceptr to, unsigned word, std::size_t count, CUst
 }
 
 CUresult cuStreamCreate(CUstream* stream, unsigned) {
-  return *stream = new CUstream_st, kCudaSuccess;
+  return *stream = new CUstream_st{current_context(), nullptr}, kCudaSuccess;
 }
 CUresult cuStreamDestroy_v2(CUstream stream) {
   delete stream;

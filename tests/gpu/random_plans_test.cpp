@@ -1,13 +1,16 @@
 // Random specs by random plans of every family, not only those that the cost model chooses, on
 // random and hostile numbers. A few at every run.
+#include <cmath>
 #include <optional>
 
-#include "tests/cpu/harness.hpp"
+#include "tests/gpu/canary_device.hpp"
 #include "tests/gpu/judge.hpp"
 #include "tests/gpu/random_specs_fixture.hpp"
 #include "tests/verification/packed_checks.hpp"
 #include "tests/verification/paged_checks.hpp"
+#include "tests/verification/scattered.hpp"
 #include "tests/verification/shared_prefix.hpp"
+#include "tuner/measure/device_problem.hpp"
 
 namespace attune::gpu_test {
 namespace {
@@ -28,6 +31,7 @@ class RandomPlans : public RandomSpecs {
  protected:
   void check_dense(const AttentionSpec& spec, const ProblemShape& shape, std::mt19937_64& random,
                    const std::vector<KernelPlan>& plans) {
+    of_any_plan_.reset();
     HostProblem problem = random_problem(spec, shape, random());
     const std::string what = random_specs::make_hostile(spec, problem, random);
     fill_tensors(spec, problem, random);
@@ -42,12 +46,14 @@ class RandomPlans : public RandomSpecs {
         EXPECT_TRUE(judge(spec, problem, others, 1)) << what;
       }
     } else {
-      check_apart(spec, problem, plans, static_cast<int>(random() % 4), what);
+      if (random() % 4 == 0) repeat_keys(spec, problem, random);
+      check_apart(spec, problem, plans, random, what);
     }
     ++problems_;
   }
 
-  // Launches of one kernel; `launch` gives nothing where the plan refuses the problem.
+  // Launches of one kernel; `launch` gives nothing where the plan refuses the problem. Of a
+  // batch-invariant spec all plans give the same bits.
   template <typename Launch>
   void check_launches(const AttentionSpec& spec, const KernelPlan& plan, const ForwardOracle& exact,
                       const Launch& launch) {
@@ -64,28 +70,65 @@ class RandomPlans : public RandomSpecs {
       }
       first = *std::move(*out);
     }
+    if (!spec.batch_invariant) return;
+    if (!of_any_plan_) of_any_plan_ = first;
+    EXPECT_TRUE(is_same_output(first, *of_any_plan_)) << "another plan, other bits";
   }
 
-  // Rows that lie apart, NaN between them.
+  // Every matrix by strides of its own.
   void check_apart(const AttentionSpec& spec, const HostProblem& problem,
-                   const std::vector<KernelPlan>& plans, int gap, const std::string& what) {
-    const ForwardOracle exact = oracle_forward(spec, problem);
-    const testing_support::Placement placement{.padding = 16 / element_bytes(spec.dtype) * gap};
+                   const std::vector<KernelPlan>& plans, std::mt19937_64& random,
+                   const std::string& what) {
+    constexpr std::int64_t kPairs = 1 << 23;  // that the oracle has a second or so for
+    std::vector<Row> rows = all_rows(problem);
+    if (static_cast<std::int64_t>(rows.size()) * problem.shape.kv_len > kPairs)
+      rows = sample_rows(problem, kMaxRows, random());
+    check_apart(spec, problem, plans, random, what, rows, oracle_forward(spec, problem, rows));
+  }
+  void check_apart(const AttentionSpec& spec, const HostProblem& problem,
+                   const std::vector<KernelPlan>& plans, std::mt19937_64& random,
+                   const std::string& what, const std::vector<Row>& rows,
+                   const ForwardOracle& exact) {
+    CanaryDevice device(bank_.device());
+    const auto on_device = DeviceProblem::upload(device, spec, problem);
+    ASSERT_TRUE(on_device.ok()) << render(on_device.error());
     for (const KernelPlan& plan : plans) {
-      SCOPED_TRACE(fmt::format("{}, {}, {} elements between rows, {}", to_string(plan), what,
-                               placement.padding, to_string(problem.shape)));
+      SCOPED_TRACE(fmt::format("{}, {}, {}", to_string(plan), what, to_string(problem.shape)));
       const auto kernel = bank_.get(spec, plan);
-      check_launches(spec, plan, exact, [&]() -> std::optional<Result<HostOutput>> {
-        auto out = testing_support::run_kernel(bank_.device(), **kernel, spec, problem, placement);
-        if (out.ok() || out.error().id != kStridesUnsupported) return out;
-        ++refused_["strides"];
-        return std::nullopt;
-      });
+      const std::uint64_t seed = random();
+      const auto launch = [&](bool with_lse) -> std::optional<Result<HostOutput>> {
+        std::mt19937_64 placing(seed);
+        EXPECT_TRUE((*on_device)->poison().ok());
+        auto apart = verification::Scattered::make(device, spec, (*on_device)->params(),
+                                                   Pass::kForward, placing);
+        if (!apart.ok()) return apart.error();
+        KernelWorkspace workspace(device, problem.shape, KernelWorkspace::Fresh::kPoison);
+        att::LaunchParams params = apart->params();
+        if (!with_lse) params.lse = nullptr;
+        if (const Status done = workspace.launch(**kernel, params, nullptr); !done.ok()) {
+          if (done.error().id != kStridesUnsupported &&
+              !(is_paged(spec) && paged::refuses_pages(done.error(), problem.pages.size)))
+            return done.error();
+          ++refused_["strides"];
+          return std::nullopt;
+        }
+        if (const Status gathered = apart->gather(); !gathered.ok()) return gathered.error();
+        EXPECT_EQ(device.damage(), "") << apart->text();
+        return (*on_device)->download(rows);
+      };
+      check_launches(spec, plan, exact, [&] { return launch(true); });
+      if (seed % 3 != 0) continue;
+      const std::optional<Result<HostOutput>> o_alone = launch(false);
+      if (!o_alone) continue;
+      ASSERT_TRUE(o_alone->ok()) << render(o_alone->error());
+      EXPECT_EQ(judge(exact.o, (*o_alone)->o).wrong, "") << "without LSE";
+      EXPECT_TRUE(std::ranges::all_of((*o_alone)->lse, [](double x) { return std::isnan(x); }));
     }
   }
 
   void check_sequences(const AttentionSpec& spec, std::mt19937_64& random,
                        const std::vector<KernelPlan>& plans) {
+    of_any_plan_.reset();
     const std::uint64_t seed = random();
     HostProblem problem;
     packed::Cache cache;
@@ -124,8 +167,11 @@ class RandomPlans : public RandomSpecs {
         return std::nullopt;
       });
     }
+    check_apart(spec, problem, plans, random, what, rows, exact);
     ++problems_;
   }
+
+  std::optional<HostOutput> of_any_plan_;  // of the problem at hand
 };
 
 TEST_F(RandomPlans, AreRight) {
@@ -133,7 +179,7 @@ TEST_F(RandomPlans, AreRight) {
     const ProblemShape shape = is_packed(spec) ? kTypical : random_shape(random, false);
     const std::vector<KernelPlan> plans = plans_of(spec, shape, Pass::kForward, random, 2);
     if (plans.empty()) return;
-    for (int run = 0; run < 3; ++run) {
+    for (std::uint64_t run = 0; run < number_of("ATTUNE_RANDOM_RUNS", 3); ++run) {
       if (is_packed(spec)) {
         check_sequences(spec, random, plans);
       } else {

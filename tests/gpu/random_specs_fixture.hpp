@@ -1,5 +1,7 @@
 // Random specs, problems, and plans of every family: what the tests of both passes share.
-// ATTUNE_RANDOM_SECONDS goes on for as long, ATTUNE_TEST_SEED says with which spec one begins.
+// ATTUNE_RANDOM_SECONDS goes on for as long, ATTUNE_TEST_SEED says with which spec one begins,
+// ATTUNE_RANDOM_RUNS how many problems a spec has, ATTUNE_RANDOM_KEYS how many keys a dense one at
+// most, where there is an emulated GPU.
 #pragma once
 
 #include <fmt/format.h>
@@ -123,11 +125,22 @@ class RandomSpecs : public testing::Test {
     shape.kv_len =
         of({1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 255, 257, 400, 700, 1000, 2100});
     if (of({0, 1, 2}) == 0) shape.kv_len = shape.q_len;
-    if (shape.q_len <= 3 && of({0, 1, 2, 3}) == 0) shape.kv_len = of({5000, 9000, 20011});
+    if (shape.q_len <= 3 && of({0, 1, 2, 3}) == 0) {
+      shape.kv_len = of({5000, 9000, 20011, 33000, 66001});
+      // The oracle takes a second for 10^8 products.
+      if (shape.kv_len > 32767) shape.batch = 1, shape.heads = shape.kv_heads * of({1, 2, 4});
+    }
+    // Keys of one head for all, as latent ones are.
+    if (shape.q_len <= 3 && of({0, 1, 2, 3}) == 0) {
+      shape.batch = shape.kv_heads = 1;
+      shape.heads = of({20, 64, 128});
+    }
+    const auto most = static_cast<std::int64_t>(number_of("ATTUNE_RANDOM_KEYS", 66001));
+    shape.kv_len = std::min(shape.kv_len, most);
     if (!trains) return shape;
     shape.batch = std::min<std::int64_t>(shape.batch, 2);
     shape.heads = shape.kv_heads * std::min<std::int64_t>(shape.heads / shape.kv_heads, 4);
-    shape.kv_len = std::min<std::int64_t>(shape.kv_len, 400);
+    shape.kv_len = std::min<std::int64_t>(shape.kv_len, shape.q_len <= 3 ? 5000 : 400);
     return shape;
   }
 
@@ -137,10 +150,13 @@ class RandomSpecs : public testing::Test {
     constexpr double kLowest = std::numeric_limits<float>::lowest();
     for (std::size_t slot = 0; slot < problem.tensors.size(); ++slot) {
       const expr::TensorDecl& tensor = spec.environment.tensors[slot];
-      if (tensor.type != expr::TensorType::kFloat32 || tensor.grad || random() % 3 != 0) continue;
+      if (tensor.type != expr::TensorType::kFloat32 || tensor.grad || tensor.dims.empty() ||
+          random() % 3 != 0)
+        continue;
       // Of what is added to scores, not multiplied.
-      const bool is_added = tensor.dims.size() == 2 || tensor.dims[0].dim == expr::Dim::kKvLen ||
-                            tensor.dims[0].dim == expr::Dim::kQLen;
+      const bool is_added = tensor.dims.size() == 2 ||
+                            (tensor.dims.size() == 1 && (tensor.dims[0].dim == expr::Dim::kKvLen ||
+                                                         tensor.dims[0].dim == expr::Dim::kQLen));
       if (spec.score == nullptr || spec.sink != nullptr || !is_added) continue;
       const std::size_t period = 2 + random() % 70, kind = random() % 6;
       std::vector<double>& values = problem.tensors[slot].values;
@@ -153,6 +169,23 @@ class RandomSpecs : public testing::Test {
         if (kind == 5) values[i] = marked ? 0 : -1e20;
       }
     }
+  }
+
+  // K and V of one batch, or of one head, for all.
+  static void repeat_keys(const AttentionSpec& spec, HostProblem& problem,
+                          std::mt19937_64& random) {
+    const ProblemShape& shape = problem.shape;
+    const bool by_head = random() % 2 == 0;
+    const auto repeat = [&](std::vector<double>& values, int dim) {
+      const auto rows = static_cast<std::size_t>(shape.kv_len * dim);
+      const auto heads = static_cast<std::size_t>(shape.kv_heads);
+      for (std::size_t i = 0; i * rows < values.size(); ++i) {
+        const std::size_t like = by_head ? i / heads * heads : i % heads;
+        std::copy_n(&values[like * rows], rows, &values[i * rows]);
+      }
+    };
+    repeat(problem.k, spec.head_dim_qk);
+    repeat(problem.v, spec.head_dim_v);
   }
 
   KernelBank& bank_ = KernelBank::instance();

@@ -213,6 +213,11 @@ class Launched {
   }
   void add_tensor(std::size_t slot) {
     std::vector<std::byte> bytes;
+    if (const expr::TensorType type = spec_.environment.tensors[slot].type; expr::is_half(type)) {
+      const DType dtype = type == expr::TensorType::kFloat16 ? DType::kF16 : DType::kBf16;
+      params_.tensors[slot].data = upload(encode(dtype, problem_.tensors[slot].values));
+      return;
+    }
     for (const double value : problem_.tensors[slot].values) {
       const auto as_int = static_cast<std::int32_t>(value);
       const auto as_float = static_cast<float>(value);

@@ -30,8 +30,11 @@ class Writer {
     if (one_in(4)) text += "deterministic: true\n";
     if (!trains_ && !is_fp8 && one_in(8)) text += "batch_invariant: true\n";
     if (is_paged_ && !is_fp8 && one_in(4)) text += "shared_prefixes: true\n";
-    if (one_in(4)) text += fmt::format("softmax_scale: {}\n", pick({"float", "0.5", "0.03"}));
-    if (one_in(5) && !is_fp8) text += fmt::format("dropout: {}\n", pick({"0.1", "0.25", "0.5"}));
+    if (one_in(4))
+      text += fmt::format("softmax_scale: {}\n", pick({"float", "0.5", "0.03", "4.0", "0.000001"}));
+    if (one_in(5) && !is_fp8)
+      text += fmt::format("dropout: {}\n",
+                          pick({"0.1", "0.25", "0.5", "float", "{p: 0.3, seed: device}"}));
     if (const std::string live = mask(); !live.empty()) text += "mask: " + live + "\n";
     if (const std::string bent = score(); !bent.empty()) text += "score: " + bent + "\n";
     if (one_in(5)) text += "sink: " + sink() + "\n";
@@ -61,6 +64,9 @@ class Writer {
   }
   std::string dims(bool is_fp8) {
     if (is_fp8) return pick({"64", "128", "128", "96", "256", "80"});
+    if (one_in(5))
+      return one_in(2) ? fmt::format("{}", 8 * number(2, 32))
+                       : fmt::format("{{qk: {}, v: {}}}", 8 * number(2, 32), 8 * number(2, 32));
     return pick({"64",
                  "64",
                  "128",
@@ -144,8 +150,82 @@ class Writer {
         return fmt::format("kv_idx < {}[b] - 1000000000 * (q_idx % 5)", tensor("int32", "[batch]"));
     }
   }
+  // Named masks, definitions, reductions, look-ups of look-ups, dims that are computed.
+  std::string rarer_term() {
+    const std::int64_t n = number(2, 90);
+    switch (below(20)) {
+      case 0:
+        return fmt::format("local({}, {})", number(0, 90), number(0, 60));
+      case 1:
+        return fmt::format("chunked({})", n);
+      case 2:
+        return fmt::format("global_window({}, {})", n, number(0, 20));
+      case 3:
+        return fmt::format("window_2d({}, {})", number(8, 40), 2 * number(1, 6) + 1);
+      case 4: {
+        const std::int64_t k = 2 * number(1, 3) + 1;
+        return fmt::format("natten_2d({}, {})", number(k, 20), k);
+      }
+      case 5:
+        return fmt::format("padding({})",
+                           tensor("int32", "[batch]", ", sample: \"lengths(0, 1)\""));
+      case 6: {
+        const std::string dims =
+            fmt::format("[(q_len + {}) // {}, (kv_len + {}) // {}]", n - 1, n, n - 1, n);
+        const std::string table = tensor("bool", dims.c_str(), ", sample: chance(0.4)");
+        return one_in(2) ? fmt::format("block_sparse({}, {})", table, n)
+                         : fmt::format("big_bird(20, 3, {}, {})", table, n);
+      }
+      case 7:
+        if (is_packed_) {
+          return fmt::format("kv_idx < kv_len - q_len or {}[q_idx, kv_idx - (kv_len - q_len)]",
+                             tensor("bool", "[q_len, 64]", ", sample: chance(0.5)"));
+        }
+        return fmt::format("tree({})", tensor("bool", "[q_len, q_len]", ", sample: ancestors(2)"));
+      case 8:
+        return fmt::format("let d = q_pos - kv_idx in d >= 0 and (d < {} or d % 7 == 0)", n);
+      case 9:
+        return fmt::format("any(i, 4, {}[h, i] == kv_idx // 32)",
+                           tensor("int32", "[heads, 4]", ", sample: \"uniform(0, 9)\""));
+      case 10:
+        return fmt::format("all(i, 3, {}[kv_idx, i] != (q_idx + i) % 5)",
+                           tensor("int32", "[kv_len, 3]", ", sample: \"uniform(0, 9)\""));
+      case 11:
+        return fmt::format("kv_idx % 7 < {}[{}[kv_idx], q_idx % 3]",
+                           tensor("int32", "[32, 3]", ", sample: \"uniform(0, 7)\""),
+                           tensor("int32", "[kv_len]", ", sample: \"uniform(-2, 40)\""));
+      case 12:
+        return fmt::format("{}[q_idx, kv_idx // 32] >> kv_idx % 32 & 1 == 1",
+                           tensor("int32", "[q_len, (kv_len + 31) // 32]",
+                                  ", sample: \"uniform(-2000000000, 2000000000)\""));
+      case 13:
+        return fmt::format("kv_idx < {}[b + 1]",
+                           tensor("int32", "[batch + 1]", ", sample: \"uniform(0, 600)\""));
+      case 14:
+        return fmt::format("kv_idx >= {}", tensor("int32", "[]", ", sample: \"uniform(0, 40)\""));
+      case 15:
+        return fmt::format("{}[h_kv, kv_idx // {}]",
+                           tensor("bool", fmt::format("[kv_heads, kv_len // {}]", n).c_str(),
+                                  ", sample: chance(0.7)"),
+                           n);
+      case 16:
+        return fmt::format("{}[kv_idx] {} {}[q_idx]", tensor("bf16", "[kv_len]"), pick({"<", ">="}),
+                           tensor("fp16", "[q_len]"));
+      case 17:
+        if (is_packed_) return fmt::format("{}[b, h]", tensor("bool", "[batch, heads]"));
+        return fmt::format("{}[b, h, q_idx, kv_idx]",
+                           tensor("bool", "[batch, heads, q_len, kv_len]"));
+      case 18:
+        return fmt::format("sliding_window({}) if h % 2 == 0 else sink_window({}, {})", n,
+                           number(1, 200), number(0, 9));
+      default:
+        return fmt::format("{0}[q_idx] <= kv_idx and kv_idx < {0}[q_idx] + {1}",
+                           tensor("int32", "[q_len]", ", sample: \"sorted(0, 300)\""), n);
+    }
+  }
   std::string term() {
     if (one_in(8)) return odd_term();
+    if (one_in(4)) return rarer_term();
     switch (below(24)) {
       case 0:
       case 1:
@@ -220,7 +300,65 @@ class Writer {
     std::string text = bend("score");
     return one_in(4) ? bend("(" + text + ")") : text;
   }
+  std::string rarer_bend(const std::string& s) {
+    const char* const half = one_in(2) ? "bf16" : "fp16";
+    switch (below(20)) {
+      case 0:
+        if (is_packed_) return fmt::format("{} + {}[q_idx]", s, tensor(half, "[q_len]"));
+        return fmt::format("{} + {}[q_idx, kv_idx]", s, tensor(half, "[q_len, kv_len]"));
+      case 1:
+        return fmt::format("{} + {}[h, kv_idx]", s, tensor(half, "[heads, kv_len]"));
+      case 2:
+        return fmt::format("{} * {}[h_kv]", s, tensor(half, "[kv_heads]"));
+      case 3:
+        return fmt::format("{} * pow(0.9, 0.1 * abs(q_pos - kv_idx))", s);
+      case 4:
+        return fmt::format("{} + log(1.0 + abs({}))", s, s);
+      case 5:
+        return fmt::format("sqrt(abs({}) + 1.0)", s);
+      case 6:
+        return fmt::format("exp(min({}, 3.0))", s);
+      case 7:
+        return fmt::format("{}({})", pick({"erf", "silu", "gelu", "cos", "tanh"}), s);
+      case 8:
+        return fmt::format("{} - log2(1.0 + abs(q_pos - kv_idx))", s);
+      case 9:
+        return fmt::format("{} + dot(i, 3, {}[b, h, i], {}[q_idx, kv_idx % 4, i])", s,
+                           tensor("float32", "[batch, heads, 3]"),
+                           tensor("float32", "[q_len, 4, 3]"));
+      case 10:
+        return fmt::format("{} + {}[h, {}[kv_idx]]", s, tensor("float32", "[heads, 32]"),
+                           tensor("int32", "[kv_len]", ", sample: \"uniform(-3, 40)\""));
+      case 11:
+        return fmt::format("{} + ({}[kv_idx] if kv_idx % 3 == 0 else {}[q_idx])", s,
+                           tensor("float32", "[kv_len]"), tensor("float32", "[q_len]"));
+      case 12:
+        return fmt::format("{} if q_pos >= kv_idx else {} * {}[h]", s, s,
+                           tensor("float32", "[heads]"));
+      case 13:
+        return fmt::format("{} + {}[h, q_idx - kv_idx + kv_len - 1]", s,
+                           tensor("float32", "[heads, 2 * kv_len - 1]"));
+      case 14:
+        if (is_packed_) return fmt::format("{} + {}[b, h]", s, tensor("float32", "[batch, heads]"));
+        return fmt::format("{} + {}[b, h, q_idx, kv_idx]", s,
+                           tensor("float32", "[batch, heads, q_len, kv_len]"));
+      case 15:
+        return fmt::format("{} + {}", s, tensor("float32", "[]"));
+      case 16:
+        return fmt::format("{} + {}[q_idx // 64, kv_idx // 64]", s,
+                           tensor("float32", "[q_len // 64, kv_len // 64]"));
+      case 17:
+        return fmt::format("let x = {} in (x * x if x > 0.0 else 0.1 * x)", s);
+      case 18:
+        return fmt::format("{} + {}[h, kv_idx // 16, 0] * {}[q_idx]", s,
+                           tensor("float32", "[heads, (kv_len + 15) // 16, 1]"),
+                           tensor(half, "[q_len]"));
+      default:
+        return fmt::format("-{} if q_idx % 2 == 1 else max({}, -{})", s, s, pick({"2.0", "0.1"}));
+    }
+  }
   std::string bend(const std::string& s) {
+    if (one_in(3)) return rarer_bend(s);
     switch (below(25)) {
       case 22:
         return fmt::format("{} * {}", s, scalar("float"));
@@ -280,6 +418,8 @@ class Writer {
 
   std::string sink() {
     if (one_in(2)) return pick({"1.5", "-20.0 * h", "60.0", "0.25 * h + b"});
+    if (one_in(4)) return tensor("float32", "[batch, heads]") + "[b, h]";
+    if (one_in(4)) return "2.0 * " + tensor(one_in(2) ? "bf16" : "fp16", "[kv_heads]") + "[h_kv]";
     return tensor("float32", "[heads]") + "[h]";
   }
 
