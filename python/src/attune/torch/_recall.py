@@ -49,7 +49,7 @@ class View(NamedTuple):
 
     def made(self, tensor: torch.Tensor) -> torch.Tensor:
         if tensor.is_cuda and not tensor.is_floating_point() and tensor.is_contiguous():
-            # The tensor's copy in a type that kernels take is kept, one of a view would be made at each call.
+            # The values of a view would be looked at, and waited for, at each call: it is another object each time.
             with contextlib.suppress(Untranslatable):
                 tensor = as_auxiliary(tensor)
         return tensor.as_strided(self.sizes, self.strides, tensor.storage_offset() + self.offset)
