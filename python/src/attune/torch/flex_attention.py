@@ -229,10 +229,9 @@ def _meet(score_mod: Any, block_mask: torch_flex.BlockMask | None, mask_mod: Mas
     """What was seen of the functions, where they see nothing new."""
     if block_mask is None:
         return recall(score_mod, None, mask_mod, None)
-    if type(block_mask) is not BlockMask or block_mask._made_of is None:
+    if type(block_mask) is not BlockMask or not block_mask.is_its_mask_mod():
         return None
-    of_blocks = block_mask.mask_mod
-    return recall(score_mod, of_blocks, mask_mod, None) if of_blocks is block_mask._made_of else None
+    return recall(score_mod, block_mask.mask_mod, mask_mod, None)
 
 
 def _bound_of(
