@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
+
 import torch
-from torch.utils.weak import WeakIdKeyDictionary
 
 from attune.torch._dropout import is_captured
 from attune.torch._expression import Type, Untranslatable
@@ -12,10 +13,10 @@ _INT32 = torch.iinfo(torch.int32)
 # What the language takes as it is; other types are converted to the one of these that holds them.
 _TYPES: dict[torch.dtype, Type] = {torch.bool: "bool", torch.int32: "int", torch.float32: "float"}
 
-# The version of a CUDA tensor whose values were looked at, and where it lay, which `tensor.data = other` changes alone:
-# to look waits for the device. Copies are not kept: what collectives, replays of graphs and `tensor.data.copy_` write
-# is no new version.
-_looked_at: WeakIdKeyDictionary = WeakIdKeyDictionary()
+# CUDA tensors whose values were looked at, by their addresses: to look waits for the device. With the version that they
+# had, and where it lay, which `tensor.data = other` changes alone. Copies are not kept: what collectives, replays of
+# graphs and `tensor.data.copy_` write is no new version.
+_looked_at: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
 
 
 def type_of(dtype: torch.dtype) -> Type:
@@ -34,16 +35,18 @@ def _tells_its_changes(tensor: torch.Tensor) -> bool:
 
 def _check_values(tensor: torch.Tensor) -> None:
     """Raises Untranslatable where int32 does not hold an element. While a graph is captured nobody looks."""
+    place, tells = id(tensor), _tells_its_changes(tensor)
+    if tells:
+        known = _looked_at.get(place)
+        if known is not None and known[0]() is tensor and known[1:] == (tensor._version, tensor.data_ptr()):
+            return
     if is_captured(tensor.device):
         return
-    version = (tensor._version, tensor.data_ptr()) if _tells_its_changes(tensor) else None
-    if version is not None and _looked_at.get(tensor) == version:
-        return
-    plain = tensor.detach()
-    if plain.numel() and not _INT32.min <= int(plain.min()) <= int(plain.max()) <= _INT32.max:
+    if tensor.numel() and not _INT32.min <= int(tensor.min()) <= int(tensor.max()) <= _INT32.max:
         raise Untranslatable(f"a captured tensor of {tensor.dtype} with values beyond int32")
-    if version is not None:
-        _looked_at[tensor] = version
+    if tells:
+        reference = weakref.ref(tensor, lambda _: _looked_at.pop(place, None))
+        _looked_at[place] = reference, tensor._version, tensor.data_ptr()
 
 
 def as_auxiliary(tensor: torch.Tensor) -> torch.Tensor:
@@ -52,10 +55,14 @@ def as_auxiliary(tensor: torch.Tensor) -> torch.Tensor:
     Raises:
         Untranslatable: it holds values beyond int32.
     """
-    if tensor.dtype in _TYPES:
-        return tensor if tensor.is_contiguous() else tensor.detach().contiguous()
-    if type_of(tensor.dtype) == "float":
-        return tensor.detach().to(torch.float32).contiguous()
-    if torch.iinfo(tensor.dtype).max > _INT32.max:
-        _check_values(tensor)
-    return tensor.detach().to(torch.int32).contiguous()
+    dtype = tensor.dtype
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if dtype not in _TYPES:
+        if type_of(dtype) == "float":
+            tensor = tensor.to(torch.float32)
+        else:
+            if torch.iinfo(dtype).max > _INT32.max:
+                _check_values(tensor)
+            tensor = tensor.to(torch.int32)
+    return tensor if tensor.is_contiguous() else tensor.contiguous()
