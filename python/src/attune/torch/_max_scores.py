@@ -8,16 +8,15 @@ from typing import Any
 
 import torch
 
-# With it the second largest score counts for nothing unless float32 has next to nothing in between, and as many largest
-# ones as there may be add 1e-6.
-_FACTOR = 2.0**24
+# The factor is 2^24: the second largest score counts for nothing unless float32 has next to nothing in between, and as
+# many largest ones as there may be add 1e-6. Written out, for a float that a module holds is open to Dynamo.
 _WIDTH = 16  # of values on a GPU; on CPUs 8 would do
 
 
 def _sharpened(score_mod: Any) -> Callable[..., Any]:
     if score_mod is None:
-        return lambda score, b, h, q_idx, kv_idx: score * _FACTOR
-    return lambda score, b, h, q_idx, kv_idx: score_mod(score, b, h, q_idx, kv_idx) * _FACTOR
+        return lambda score, b, h, q_idx, kv_idx: score * 2.0**24
+    return lambda score, b, h, q_idx, kv_idx: score_mod(score, b, h, q_idx, kv_idx) * 2.0**24
 
 
 def max_scores(
@@ -33,4 +32,4 @@ def max_scores(
         nothing = value.new_zeros((*value.shape[:-1], _WIDTH))
         lse = attend(query, key, nothing, _sharpened(score_mod))[1]
         assert lse is not None
-        return lse / _FACTOR
+        return lse / 2.0**24
