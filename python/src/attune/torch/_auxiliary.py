@@ -12,6 +12,8 @@ from attune.torch._expression import Type, Untranslatable
 _INT32 = torch.iinfo(torch.int32)
 # What the language takes as it is; other types are converted to the one of these that holds them.
 _TYPES: dict[torch.dtype, Type] = {torch.bool: "bool", torch.int32: "int", torch.float32: "float"}
+# What a kernel reads as it is where it has no gradient of it, which is float32; by a spec's names.
+OF_16_BITS = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
 # CUDA tensors whose values were looked at, by their addresses: to look waits for the device. With the version that they
 # had, and where it lay, which `tensor.data = other` changes alone. Copies are not kept: what collectives, replays of
@@ -49,8 +51,11 @@ def _check_values(tensor: torch.Tensor) -> None:
         _looked_at[place] = reference, tensor._version, tensor.data_ptr()
 
 
-def as_auxiliary(tensor: torch.Tensor) -> torch.Tensor:
-    """Contiguous, and of a type that a spec has: int32, float32 or bool.
+def as_auxiliary(
+    tensor: torch.Tensor, wanted: torch.dtype | None = None, whole: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Contiguous, and of a type that a spec has: of the one that is wanted, if it is of that; else int32, float32 or
+    bool. `whole`: which it is a part of, and whose values are looked at; a part is another object each time.
 
     Raises:
         Untranslatable: it holds values beyond int32.
@@ -58,11 +63,11 @@ def as_auxiliary(tensor: torch.Tensor) -> torch.Tensor:
     dtype = tensor.dtype
     if tensor.requires_grad:
         tensor = tensor.detach()
-    if dtype not in _TYPES:
+    if dtype is not wanted and dtype not in _TYPES:
         if type_of(dtype) == "float":
             tensor = tensor.to(torch.float32)
         else:
             if torch.iinfo(dtype).max > _INT32.max:
-                _check_values(tensor)
+                _check_values(tensor if whole is None else whole)
             tensor = tensor.to(torch.int32)
     return tensor if tensor.is_contiguous() else tensor.contiguous()

@@ -91,7 +91,7 @@ class Variant:
         for slot, (tensor, dtype) in enumerate(zip(tensors, self.dtypes, strict=True)):
             tensor = resolved(tensor)
             if tensor.dtype is not dtype or not tensor.is_contiguous():
-                tensor = as_auxiliary(tensor)
+                tensor = as_auxiliary(tensor, dtype)
                 if tensor.dtype is not dtype:
                     declared = self.spec.tensors[slot]
                     raise BadInputError(f"`{declared.name}` is {tensor.dtype}, and the spec has {declared.dtype}")
