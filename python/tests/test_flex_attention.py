@@ -348,7 +348,7 @@ def test_dims_are_called_by_what_runs_over_them():
     assert translation(mask_mod=mods.document_mask()).declarations() == {"t0": "int32[batch, kv_len]"}
     assert translation(mods.alibi()).declarations() == {"t0": "float32[heads]"}
     bias = translation(mods.dense_bias(torch.float16)).declarations()
-    assert bias == {"t0": "float32[batch, heads, q_len, kv_len]"}
+    assert bias == {"t0": "fp16[batch, heads, q_len, kv_len]"}
 
 
 def test_dims_that_follow_from_a_length():
