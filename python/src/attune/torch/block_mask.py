@@ -18,9 +18,11 @@ _create_blocks = torch_flex.create_block_mask  # whatever stands under the name 
 _CREATE_OPTIONS = frozenset(inspect.signature(_create_blocks).parameters)
 
 
-def _version_of(blocks: Any) -> int:
-    """Another one where they were changed in place. What is no tensor has none."""
-    return blocks._version if isinstance(blocks, torch.Tensor) and not blocks.is_inference() else 0
+def _version_of(blocks: Any) -> int | None:
+    """Another one where they were changed in place. None: nobody tells."""
+    if torch.compiler.is_dynamo_compiling() or not isinstance(blocks, torch.Tensor) or blocks.is_inference():
+        return None
+    return blocks._version
 
 
 class BlockMask(torch_flex.BlockMask):
@@ -30,7 +32,7 @@ class BlockMask(torch_flex.BlockMask):
     """
 
     _made_of: MaskMod | None
-    _read: tuple[tuple[str, Any, int], ...]  # blocks that were made, and their versions
+    _read: tuple[tuple[str, Any, int | None], ...]  # blocks that were made, and their versions
     _sizes: tuple[int, int, int, int]
     _device: torch.device
     _options: dict[str, Any]
@@ -69,7 +71,7 @@ class BlockMask(torch_flex.BlockMask):
         """Whether there are the blocks that were made, and as they were made."""
         known = {name for name, *_ in self._read}
         return known == own.keys() & _BLOCKS and all(
-            [own[name] is blocks and _version_of(blocks) == version for name, blocks, version in self._read]
+            [own[name] is blocks and version in (None, _version_of(blocks)) for name, blocks, version in self._read]
         )
 
     @property
@@ -90,10 +92,11 @@ class BlockMask(torch_flex.BlockMask):
         made_of: Any = self._made_of
         made = _create_blocks(made_of, *self._sizes, self._device, self.BLOCK_SIZE, **self._options)
         read = []
-        for each in _BLOCKS - vars(self).keys():  # the others were given
-            blocks = getattr(made, each)
-            setattr(self, each, blocks)
-            read.append((each, blocks, _version_of(blocks)))
+        for each in _BLOCKS:
+            if torch.compiler.is_dynamo_compiling() or each not in vars(self):  # the others were given
+                blocks = getattr(made, each)
+                setattr(self, each, blocks)
+                read.append((each, blocks, _version_of(blocks)))
         self._read = tuple(read)
         return getattr(self, attribute)
 
