@@ -44,4 +44,4 @@ export OMP_NUM_THREADS=1
   test_packed_again.py test_packed_compile.py test_determinism.py test_backward_again.py test_changing_numbers.py test_newcomers.py \
   test_programs.py test_programs_changed.py test_recall_sound.py test_fingerprint.py test_bound_lifetimes.py test_negative.py \
   test_silent_gradients.py test_published_mods.py test_tensors_of_the_cpu.py test_recall_ways.py \
-  test_recall_kinds.py test_recall_unnamed.py test_recall_hidden.py test_jax.py test_flops.py
+  test_recall_kinds.py test_recall_unnamed.py test_recall_hidden.py test_jax.py test_flops.py test_changed_blocks.py test_captured_copies.py test_max_scores.py test_tables_of_16_bits.py

@@ -119,11 +119,14 @@ def test_a_graph_of_calls_that_are_made_again():
 
 
 @only_on_a_gpu
+@pytest.mark.parametrize("after", [0, 1, 4])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.int16, torch.bfloat16])
 @pytest.mark.parametrize("is_learning", [False, True])
-def test_graph(is_learning):
-    """Captured once, replayed on other numbers: operands and captured tensors."""
+def test_graph(is_learning, dtype, after):
+    """Captured once, replayed on other numbers: operands and captured tensors, converted ones too."""
     q, k, v = given = leaves()
-    doc = mods.documents(torch.int32)
+    doc = mods.documents(torch.int32).to(dtype)
+    flex_attention(*operands(), strict=True)  # the device is open
     weights = torch.randn(BATCH, HEADS, LENGTH, DIM)
 
     def mask_mod(b, h, i, j):
@@ -135,7 +138,7 @@ def test_graph(is_learning):
             return [out, *torch.autograd.grad((out.float() * weights).sum(), given)]
         return [out]
 
-    graph, found = captured(step)
+    graph, found = captured(step, after)
     for seed in range(3):
         torch.manual_seed(seed)
         with torch.no_grad():

@@ -3,6 +3,7 @@ dunder names, formats, classes of torch's that a program's class is of. Each cas
 
 import builtins
 import collections
+import datetime
 import functools
 import types
 
@@ -199,7 +200,71 @@ def an_emptied_cell():
     return mask_mod, change
 
 
+def of_a_base(read):
+    """What a subclass hides."""
+    base = type("Base", (), {"window": lambda self: 3})
+    hiding = type("Hiding", (base,), {"window": lambda self: 1})()
+    return lambda b, h, i, j: near(i, j, read(hiding)), lambda: setattr(base, "window", lambda self: 6)
+
+
+def a_base_by_super():
+    return of_a_base(lambda hiding: super(type(hiding), hiding).window())
+
+
+def a_base_by_mro():
+    return of_a_base(lambda hiding: type(hiding).__mro__[1].window(hiding))
+
+
+def a_base_by_bases():
+    return of_a_base(lambda hiding: hiding.__class__.__bases__[0].window(hiding))
+
+
+def a_clock():
+    """Another number each time: nothing changes it."""
+    now = datetime.datetime.now
+    mask_mod = lambda b, h, i, j: near(i, j, 3 + 0 * now().year)  # noqa: E731
+    for _ in range(4):
+        check(mask_mod=mask_mod)
+    assert met(mask_mod) is None
+    return mask_mod, lambda: None
+
+
+def where_a_tensor_lies():
+    held = [torch.zeros(4)]
+    at, kept = held[0].data_ptr(), list(held)
+    return (
+        lambda b, h, i, j: near(i, j, 3 if held[0].data_ptr() == at else 6),
+        lambda: held.__setitem__(0, torch.zeros(4)) or kept,
+    )
+
+
+def which_object_it_is():
+    held = [Holder()]
+    first, kept = id(held[0]), list(held)
+    return (
+        lambda b, h, i, j: near(i, j, 3 if id(held[0]) == first else 6),
+        lambda: held.__setitem__(0, Holder()) or kept,
+    )
+
+
+def which_number_it_is():
+    """A stand-in is another object than the number."""
+    held = [3]
+    whole = held[0]
+    return lambda b, h, i, j: near(i, j, 3 if whole is held[0] else 6), lambda: held.__setitem__(0, 4)
+
+
+def how_torch_watches(request):
+    request.addfinalizer(lambda: torch.autograd.set_detect_anomaly(False))
+    return (
+        lambda b, h, i, j: near(i, j, 6 if torch.is_anomaly_enabled() else 3),
+        lambda: torch.autograd.set_detect_anomaly(True),
+    )
+
+
 CASES = [
+    a_base_by_super, a_base_by_mro, a_base_by_bases, a_clock, where_a_tensor_lies, which_object_it_is,
+    which_number_it_is, how_torch_watches,
     a_field_of_a_format, state_of_an_object, a_bound_wrapper, a_wrapper, a_wrapper_of_a_list, builtins_of_its_own,
     a_builtin_number, a_module_that_answers, the_class_of_a_module, the_class_of_a_namedtuple,
     an_attribute_of_torchs_function, subclasses, a_docstring, a_compiled_layer, a_schedule_of_torchs, conjugation,
@@ -209,14 +274,14 @@ CASES = [
 
 RECALLED = frozenset(
     "a_builtin_number a_module_that_answers the_class_of_a_module the_class_of_a_namedtuple "
-    "an_attribute_of_torchs_function conjugation an_emptied_cell".split()
+    "a_base_by_super a_base_by_mro a_base_by_bases which_number_it_is an_attribute_of_torchs_function conjugation an_emptied_cell".split()
 )
 
 
 @pytest.mark.parametrize("make", CASES)
 def test_a_change_is_seen(make, request, translations):  # noqa: F811
     wants = make.__code__.co_varnames[: make.__code__.co_argcount]
-    mask_mod, change = make(*[request.getfixturevalue(name) for name in wants])
+    mask_mod, change = make(*[request if name == "request" else request.getfixturevalue(name) for name in wants])
     is_seen(mask_mod, change, make.__name__ in RECALLED)
 
 

@@ -9,7 +9,8 @@ import devices  # noqa: E402
 import mods  # noqa: E402
 from test_recall import by_definition  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
-from torch.func import functional_call, grad, jacrev, jvp, vjp, vmap  # noqa: E402
+from torch.func import functional_call, functionalize, grad, jacrev, jvp, vjp, vmap  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 import attune  # noqa: E402
 from attune.torch import flex_attention  # noqa: E402
@@ -204,3 +205,13 @@ def test_forward_mode_of_packed_sequences_is_refused(before, of_runtime):
         with pytest.raises(NotImplementedError, match="forward-mode"):
             jvp(attend, tuple(given), tuple(given))
     torch.testing.assert_close(attend(*given), wanted)
+
+
+@pytest.mark.parametrize("call", [by_functions, by_words])
+def test_functionalize(call):
+    """Alone, and where a graph is made with it; beside grad torch's own Functions are none of its."""
+    q, k, v = operands()
+    wanted = call(2 * q, k, v)
+    assert torch.equal(functionalize(lambda q: call(q.mul_(2), k, v))(q.clone()), wanted)
+    graph = make_fx(functionalize(lambda q: call(q * 2, k, v)))(q)
+    assert torch.equal(graph(q), wanted)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-import torch
-from torch.utils.weak import WeakIdKeyDictionary
+import weakref
 
+import torch
+
+from attune.torch._dropout import is_captured
 from attune.torch._expression import Type, Untranslatable
 
 _INT32 = torch.iinfo(torch.int32)
 # What the language takes as it is; other types are converted to the one of these that holds them.
 _TYPES: dict[torch.dtype, Type] = {torch.bool: "bool", torch.int32: "int", torch.float32: "float"}
+# What a kernel reads as it is where it has no gradient of it, which is float32; by a spec's names.
+OF_16_BITS = {torch.float16: "fp16", torch.bfloat16: "bf16"}
 
-# A CUDA tensor's converted copy, with the version that was converted and where it lay, which `tensor.data = other`
-# changes alone: the check of its values waits for the device.
-_converted: WeakIdKeyDictionary = WeakIdKeyDictionary()
+# CUDA tensors whose values were looked at, by their addresses: to look waits for the device. With the version that they
+# had, and where it lay, which `tensor.data = other` changes alone. Copies are not kept: what collectives, replays of
+# graphs and `tensor.data.copy_` write is no new version.
+_looked_at: dict[int, tuple[weakref.ref[torch.Tensor], int, int]] = {}
 
 
 def type_of(dtype: torch.dtype) -> Type:
@@ -26,37 +31,43 @@ def type_of(dtype: torch.dtype) -> Type:
 
 
 def _tells_its_changes(tensor: torch.Tensor) -> bool:
-    """Whether a change in its values is a new version: NumPy may share a CPU tensor's memory and change it unseen."""
+    """Whether most changes in its values are a new version: NumPy may share a CPU tensor's memory."""
     return tensor.is_cuda and not tensor.is_inference()
 
 
-def _convert(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.dtype.is_floating_point:
-        return tensor.to(torch.float32)
-    type_of(tensor.dtype)
-    is_wider = torch.iinfo(tensor.dtype).max > _INT32.max
-    if is_wider and tensor.numel() and not _INT32.min <= int(tensor.min()) <= int(tensor.max()) <= _INT32.max:
+def _check_values(tensor: torch.Tensor) -> None:
+    """Raises Untranslatable where int32 does not hold an element. While a graph is captured nobody looks."""
+    place, tells = id(tensor), _tells_its_changes(tensor)
+    if tells:
+        known = _looked_at.get(place)
+        if known is not None and known[0]() is tensor and known[1:] == (tensor._version, tensor.data_ptr()):
+            return
+    if is_captured(tensor.device):
+        return
+    if tensor.numel() and not _INT32.min <= int(tensor.min()) <= int(tensor.max()) <= _INT32.max:
         raise Untranslatable(f"a captured tensor of {tensor.dtype} with values beyond int32")
-    return tensor.to(torch.int32)
+    if tells:
+        reference = weakref.ref(tensor, lambda _: _looked_at.pop(place, None))
+        _looked_at[place] = reference, tensor._version, tensor.data_ptr()
 
 
-def as_auxiliary(tensor: torch.Tensor, keeps: bool = True) -> torch.Tensor:
-    """Contiguous, and of a type that a spec has: int32, float32 or bool. `keeps`: a copy may outlive the call, for the
-    next one; a compiled graph's may lie in the memory of a CUDA graph, where nothing may be left.
+def as_auxiliary(
+    tensor: torch.Tensor, wanted: torch.dtype | None = None, whole: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Contiguous, and of a type that a spec has: of the one that is wanted, if it is of that; else int32, float32 or
+    bool. `whole`: which it is a part of, and whose values are looked at; a part is another object each time.
 
     Raises:
         Untranslatable: it holds values beyond int32.
     """
-    if tensor.dtype in _TYPES:
-        if tensor.is_contiguous():
-            return tensor
-        if not keeps:
-            return tensor.detach().contiguous()
-    known = _converted.get(tensor) if _tells_its_changes(tensor) else None
-    if known is None or known[:2] != (tensor._version, tensor.data_ptr()):
-        plain = tensor.detach()
-        copy = (plain if plain.dtype in _TYPES else _convert(plain)).contiguous()
-        if not _tells_its_changes(tensor):
-            return copy
-        known = _converted[tensor] = tensor._version, tensor.data_ptr(), copy
-    return known[2]
+    dtype = tensor.dtype
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if dtype is not wanted and dtype not in _TYPES:
+        if type_of(dtype) == "float":
+            tensor = tensor.to(torch.float32)
+        else:
+            if torch.iinfo(dtype).max > _INT32.max:
+                _check_values(tensor if whole is None else whole)
+            tensor = tensor.to(torch.int32)
+    return tensor if tensor.is_contiguous() else tensor.contiguous()

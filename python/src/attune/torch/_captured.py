@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from attune import _advice
-from attune.torch._auxiliary import type_of
+from attune.torch._auxiliary import OF_16_BITS, type_of
 from attune.torch._expression import Expression, Type, Untranslatable, binary, conditional, literal, name
 from attune.torch._numbers import Number, Recipe, is_number
 from attune.torch._sizes import Sizes, is_symbolic
@@ -172,11 +172,14 @@ class CapturedTensors:
         expressions, through which gradients come, reads them."""
         read = set(re.findall(r"\bt\d+\b", " ".join([each for each in expressions if each is not None])))
         records = torch.is_grad_enabled()
-        return {
-            captured.name: f"{_DTYPE_NAMES[captured.type]}[{self._dims(captured)}]"
-            + (" grad" if records and wants_gradient(captured.tensor) and captured.name in read else "")
-            for captured in self._by_memory.values()
-        }
+        found = {}
+        for captured in self._by_memory.values():
+            learns = records and captured.name in read and wants_gradient(captured.tensor)
+            dtype = _DTYPE_NAMES[captured.type]
+            if not learns:
+                dtype = OF_16_BITS.get(captured.tensor.dtype, dtype)
+            found[captured.name] = f"{dtype}[{self._dims(captured)}]" + (" grad" if learns else "")
+        return found
 
     def scalars(self) -> dict[str, type[int] | type[float]]:
         """What a spec says of the numbers."""

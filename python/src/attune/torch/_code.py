@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import itertools
 import types
 from typing import Any, NamedTuple
 
@@ -13,13 +14,13 @@ _FIXED = frozenset("torch numpy math cmath builtins operator _operator functools
 DYNAMIC = frozenset(
     "getattr hasattr setattr delattr attrgetter methodcaller vars dir eval exec globals locals __dict__ "
     "__getattribute__ __import__ import_module __name__ __qualname__ __annotations__ __type_params__ __globals__ "
-    "__builtins__ __subclasses__ __getstate__ __reduce__ __reduce_ex__ __dir__ __doc__ format_map".split()
+    "__builtins__ __subclasses__ data_ptr __getstate__ __reduce__ __reduce_ex__ __dir__ __doc__ format_map".split()
 ) | frozenset(
     # What tells how torch is set: another answer at another time.
     "get_default_dtype get_default_device get_num_threads get_rng_state initial_seed is_inference_mode_enabled "
     "is_autocast_enabled is_autocast_cpu_enabled get_autocast_dtype get_autocast_gpu_dtype get_autocast_cpu_dtype "
-    "are_deterministic_algorithms_enabled get_float32_matmul_precision current_device current_stream "
-    "backends".split()
+    "are_deterministic_algorithms_enabled is_anomaly_enabled get_float32_matmul_precision current_device "
+    "current_stream backends".split()
 )
 _STORES = frozenset(("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF"))
 
@@ -45,6 +46,11 @@ def read(code: types.CodeType) -> Code:
         isinstance(each, str) and "%" in each for each in code.co_consts
     ):
         names |= {"format"}
+    if any(
+        each.opname == "IS_OP" and (before.opname, before.argval) != ("LOAD_CONST", None)
+        for before, each in itertools.pairwise(instructions)
+    ):
+        names |= {"is"}
     assigned = frozenset(each.argval for each in instructions if each.opname in _STORES)
     can_be_followed = not is_formatted and not names & DYNAMIC and not any(
         each.opname == "MATCH_CLASS"  # its attributes' names are constants

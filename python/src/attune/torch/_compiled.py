@@ -24,6 +24,7 @@ from attune.runtime import default_runtime
 from attune.torch import _autocast
 from attune.torch._call_checks import of_one_batch
 from attune.torch._expression import Untranslatable
+from attune.torch._max_scores import max_scores
 from attune.torch._operator_call import call_operator, spec_text
 from attune.torch._launch_plan import device_name
 from attune.torch._plans import backward_kernel, build_backward_ahead, variant_of
@@ -185,20 +186,24 @@ def _call(
     # torch's function expects logarithms to base 2 of its own kernels, and of its eager one.
     is_natural = is_own or (kernel_options.get("BACKEND") == "FLASH" and isinstance(score_mod, torch.fx.GraphModule))
     try:
-        if kernel_options.get("OUTPUT_MAX"):
-            raise Untranslatable("max_scores is asked for, which Attune's kernels do not give")
         own = _with_operands(block_mask[-1], mask_mod_other_buffers)
+        mod, whole = _with_operands(score_mod, score_mod_other_buffers), _whole_mask(block_mask, own)
+        operands = _autocast.cast(query, key, value)
         out, lse = _attend(
-            *_autocast.cast(query, key, value),
-            _with_operands(score_mod, score_mod_other_buffers),
-            _whole_mask(block_mask, own),
+            *operands,
+            mod,
+            whole,
             scale,
             kernel_options.get(_DROPOUT, 0.0),
             kernel_options.get(_SEED),
             kernel_options.get(_SINK),
             kernel_options.get(_PRECISION),
         )
-        return out, lse if is_natural else lse / _LN2, query.new_empty((0,), dtype=torch.float32)
+        if kernel_options.get("OUTPUT_MAX"):
+            top = max_scores(lambda *given: _attend(*given, whole, scale, 0.0, None, None, None), *operands, mod)
+        else:
+            top = query.new_empty((0,), dtype=torch.float32)
+        return (out, lse, top) if is_natural else (out, lse / _LN2, top / _LN2)
     except (Untranslatable, UnsupportedError, BadInputError) as reason:
         if kernel_options.get(_STRICT) or kernel_options.get(_DROPOUT) or _SINK in kernel_options:
             raise

@@ -88,7 +88,7 @@ def _attention(
     refuse_tangents(q, k, v, *tensors)
     variant, *state = _state(variant_of(spec), seed, q.device)
     plan = variant.forward_plan(q, k, v, tensors)
-    given = variant.auxiliaries(tensors, q.device, keeps=False)
+    given = variant.auxiliaries(tensors, q.device)
     scalars = _scalars(variant, ints, floats)
     o, lse = plan.run(q, k, v, given, True, scalars, scale, dropout, *state)
     assert lse is not None
@@ -115,7 +115,7 @@ def _attention_backward(
     refuse_tangents(d_o, d_lse, q, k, v, *tensors)
     variant, *state = _state(variant_of(spec), seed, q.device)
     plan = variant.backward_plan(q, k, v)
-    given = variant.auxiliaries(tensors, q.device, keeps=False)
+    given = variant.auxiliaries(tensors, q.device)
     scalars = _scalars(variant, ints, floats)
     found = plan.run((q, k, v), o, lse.contiguous(), d_o, d_lse, given, scalars, scale, dropout, *state)
     learned = [tensors[slot] for slot in variant.learned]

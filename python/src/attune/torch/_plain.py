@@ -16,6 +16,7 @@ from attune._structs import DTYPE_BY_ARRAY_NAME, Layout
 from attune._yaml import write_spec
 from attune.spec import Spec
 from attune.torch import _autocast, _bound, _dropout, _operators, _precision, _varied  # noqa: F401
+from attune.torch._auxiliary import OF_16_BITS
 from attune.torch._function import Launch, attend
 from attune.torch._graph_constants import constant_in_graphs
 from attune.torch._numbers import constant, plain
@@ -228,14 +229,16 @@ def text_of(
             raise BadInputError(f"`dims` names `{name}`, which is none of the tensors")
     declared = []
     for name, tensor in tensors.items():
-        if tensor.dtype not in _AUXILIARY:
+        learned = torch.is_grad_enabled() and wants_gradient(tensor)
+        dtype = _AUXILIARY.get(tensor.dtype) or (None if learned else OF_16_BITS.get(tensor.dtype))
+        if dtype is None:
             kept = "float32" if tensor.dtype.is_floating_point else "int32"
             hint = f"int32, float32 and bool are: {name}.to(torch.{kept})"
-            raise BadInputError(f"`{name}` is {_name(tensor.dtype)}, which no auxiliary tensor can be", hint)
-        learned = torch.is_grad_enabled() and wants_gradient(tensor)
+            which = "auxiliary tensor that learns" if tensor.dtype in OF_16_BITS else "auxiliary tensor"
+            raise BadInputError(f"`{name}` is {_name(tensor.dtype)}, which no {which} can be", hint)
         own = dims.get(name) or guess_dims(tuple(tensor.shape), sizes, learned)
         grad = " grad" if learned else ""
-        declared.append((name, f"{_AUXILIARY[tensor.dtype]}[{own}]{grad}"))
+        declared.append((name, f"{dtype}[{own}]{grad}"))
     of_words = (words["mask"], words["score"], words["sink"])
     head_dim = (_width(q.shape[-1]), _width(width_of_v))
     precision = (words["precision"], q.device.type, q.dtype)

@@ -77,10 +77,8 @@ class Variant:
             return self
         return variant_of(self.spec.with_device_seed.reference)
 
-    def auxiliaries(
-        self, tensors: Sequence[torch.Tensor], device: torch.device, keeps: bool = True
-    ) -> list[torch.Tensor]:
-        """The captured tensors as a launch takes them, by slot. `keeps`: as_auxiliary()'s.
+    def auxiliaries(self, tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+        """The captured tensors as a launch takes them, by slot.
 
         Raises:
             BadInputError: there are more or fewer than the spec has, or one cannot be converted.
@@ -93,7 +91,7 @@ class Variant:
         for slot, (tensor, dtype) in enumerate(zip(tensors, self.dtypes, strict=True)):
             tensor = resolved(tensor)
             if tensor.dtype is not dtype or not tensor.is_contiguous():
-                tensor = as_auxiliary(tensor, keeps)
+                tensor = as_auxiliary(tensor, dtype)
                 if tensor.dtype is not dtype:
                     declared = self.spec.tensors[slot]
                     raise BadInputError(f"`{declared.name}` is {tensor.dtype}, and the spec has {declared.dtype}")

@@ -48,11 +48,12 @@ class View(NamedTuple):
     offset: int
 
     def made(self, tensor: torch.Tensor) -> torch.Tensor:
-        if tensor.is_cuda and not tensor.is_floating_point() and tensor.is_contiguous():
-            # The tensor's copy in a type that kernels take is kept, one of a view would be made at each call.
+        part = tensor.as_strided(self.sizes, self.strides, tensor.storage_offset() + self.offset)
+        if tensor.is_cuda and not tensor.is_floating_point():
+            # To look at the values of a part would wait for the device at each call.
             with contextlib.suppress(Untranslatable):
-                tensor = as_auxiliary(tensor)
-        return tensor.as_strided(self.sizes, self.strides, tensor.storage_offset() + self.offset)
+                return as_auxiliary(part, whole=tensor)
+        return part
 
 
 def _source_of(tensor: torch.Tensor, seen: list[torch.Tensor]) -> int | View | None:

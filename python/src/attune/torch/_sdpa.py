@@ -16,6 +16,7 @@ from torch.nn import attention as torch_attention
 from attune._errors import BadInputError, UnsupportedError
 from attune._yaml import write_spec
 from attune.torch import _precision
+from attune.torch._auxiliary import OF_16_BITS
 from attune.torch._plans import Variant, variant_of
 
 NAME = "ATTUNE"
@@ -85,17 +86,18 @@ def _variant(
     head_dim: tuple[int, int],
     is_causal: bool,
     mask_dims: tuple[str, ...] | None,
+    mask_dtype: str,
     scale: float | None,
     precision: str | None,
 ) -> Variant:
-    """mask_dims: of the tensor that is added to scores, by a spec's names; None: there is none."""
+    """mask_dims, mask_dtype: of the tensor that is added to scores, by a spec's names; None: there is none."""
     mask, score, tensors = ["causal_top_left"] if is_causal else [], None, {}
     if mask_dims is not None:
         names = {"batch": "b", "heads": "h", "q_len": "q_idx", "kv_len": "kv_idx", "1": "0"}
         added = f"added[{', '.join(names[dim] for dim in mask_dims)}]"
         mask.append(f"{added} > log(0.0)")  # -inf: a tile of dead keys is left out
         score = f"score + {added}"
-        tensors["added"] = f"float32[{', '.join(mask_dims)}]"
+        tensors["added"] = f"{mask_dtype}[{', '.join(mask_dims)}]"
     return variant_of(
         write_spec(
             name="scaled_dot_product_attention",
@@ -121,9 +123,9 @@ def _prepare(
     """Raises UnsupportedError, BadInputError where there is no spec for it."""
     if q.dtype not in _DTYPES or q.dim() != 4:
         raise UnsupportedError(f"attention of {q.dim()} dims in {q.dtype}")
-    dims = None
-    given = []
+    dims, kind, given = None, "float32", []
     if mask is not None:
+        kind = OF_16_BITS.get(mask.dtype, kind)
         sizes = (q.shape[0], q.shape[1], q.shape[2], k.shape[2])[-mask.dim() :]
         for dim, size in enumerate(sizes):
             if mask.stride(dim) == 0 and size > 1:
@@ -132,7 +134,7 @@ def _prepare(
         dims = tuple("1" if mask.shape[dim] == 1 else name for dim, name in enumerate(names))
         given = [mask]
     precision = _precision.of_call(None, q.device.type, q.dtype)
-    variant = _variant(_DTYPES[q.dtype], (q.shape[-1], v.shape[-1]), is_causal, dims, scale, precision)
+    variant = _variant(_DTYPES[q.dtype], (q.shape[-1], v.shape[-1]), is_causal, dims, kind, scale, precision)
     return variant, variant.auxiliaries(given, q.device)
 
 

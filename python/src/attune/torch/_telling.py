@@ -8,16 +8,17 @@ import types
 
 import torch
 
-# What reads attributes by names that are values, whatever it is called.
+# What reads attributes by names that are values, or tells where an object is, whatever it is called.
 READERS = frozenset(
     id(each)
     for each in (
         getattr, hasattr, setattr, delattr, vars, dir, eval, exec, globals, locals, operator.attrgetter,
-        operator.methodcaller,
+        operator.methodcaller, id,
     )
 )  # fmt: skip
-# What tells the types of numbers apart: a stand-in is of none, and NumPy's become Python's.
-TELLS_TYPES = frozenset(("type",))
+# What tells numbers apart by more than their values: a stand-in is of no type and no number's object, and NumPy's
+# become Python's. `is` stands for the operator, beside anything but None.
+TELLS_TYPES = frozenset(("type", "is", "is_"))
 TELLS_NUMPYS = frozenset(
     "isinstance issubclass __class__ integer floating generic number signedinteger inexact isscalar issubdtype".split()
 )

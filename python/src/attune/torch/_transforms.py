@@ -89,10 +89,17 @@ def run_operator(
     """O and LSE by the operator, which torch.func may transform: grad, vjp, jacrev, vmap."""
     if torch.compiler.is_dynamo_compiling():
         refuse_tangents_of_a_graph()
-    if torch.compiler.is_dynamo_compiling() or transforms() is None:
+    if torch.compiler.is_dynamo_compiling() or not _is_differentiated():
         found: tuple[torch.Tensor, torch.Tensor] = torch.ops.attune.attention(q, k, v, tensors, *call, seed)
         return found
     return _Attention.apply(call, seed, q, k, v, *tensors)
+
+
+def _is_differentiated() -> bool:
+    """Whether torch.func transforms what is called, and not only keeps it from writing: the operator writes nothing, and
+    a Function is nothing that torch.func.functionalize takes."""
+    innermost = transforms()
+    return innermost is not None and innermost.key() != torch._C._functorch.TransformType.Functionalize
 
 
 class ForwardFunction(torch.autograd.Function):

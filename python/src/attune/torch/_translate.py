@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from attune.torch._captured import CapturedTensors
-from attune.torch._expression import Expression, as_bool, as_float, binary, literal, name, negation
+from attune.torch._expression import Expression, as_bool, as_float, binary, literal, name, negation, value_of
 from attune.torch._numbers import Captured
 from attune.torch._sizes import Sizes
 from attune.torch._tracer import Trace
@@ -79,6 +79,9 @@ def _without_dead_keys(score: Expression) -> tuple[Expression, list[Expression]]
         if left.operation == "-inf":
             rest, conditions = _without_dead_keys(right)
             return rest, [negation(condition), *conditions]
+    if score.operation == "*" and (value_of(score.operands[1]) or 0) > 0:
+        rest, conditions = _without_dead_keys(score.operands[0])
+        return (binary("*", rest, score.operands[1], "float"), conditions) if conditions else (score, [])
     if score.operation == "+":
         parts = [_without_dead_keys(each) for each in score.operands]
         if any(conditions for _, conditions in parts):

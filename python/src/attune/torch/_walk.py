@@ -342,8 +342,8 @@ class Walk:
         if isinstance(owner, types.ModuleType):
             if not is_fixed(owner.__name__):  # time.time, which is another each time
                 raise Unknown
-        elif owner is not None and not isinstance(owner, type) and not is_fixed(module):
-            raise Unknown
+        elif owner is not None and not is_fixed(module) and not (isinstance(owner, type) and is_fixed_class(owner)):
+            raise Unknown  # of an object, or of a class that a program or another library wrote: datetime.now
         self._by_address(function, at)
 
     def _function(self, function: types.FunctionType, at: str) -> None:
@@ -454,7 +454,12 @@ class Walk:
             or not is_its_attributes(kind)
         ):
             raise Unknown
-        owners = {name: each for each in reversed(classes) for name in vars(each)}
+        tells_class = bool(names & TELLS_CLASS)
+        owners: dict[str, list[int]] = {}  # the first of them is the one that an attribute is of
+        for place, each in enumerate(classes):
+            for name in vars(each):
+                if tells_class or name not in owners:
+                    owners.setdefault(name, []).append(place)
         self._made_of(kind, classes)
         attributes = vars(value)
         within = self.route.namespace(f"{at}.__dict__", attributes)
@@ -487,23 +492,28 @@ class Walk:
                 where = self.route.namespace(f"{at}.{name}", table)
                 self._attributes(table, where, frozenset(table) if is_whole else None)
         unnamed = self._shown | {"__call__", "__eq__", "__hash__"}
-        if names & TELLS_CLASS:
+        if tells_class:
             unnamed |= {"__init__", "__post_init__"}
         for name in sorted((names | unnamed) & owners.keys()):
-            member = vars(owners[name])[name]
-            where = self.route.item(self.route.constant(vars(owners[name])), name)
-            self.parts.append(name)
-            if type(member) is property:
-                self.parts.append(property)
-                where = self.route.made_of(where, member, "fget")
-                member = member.fget
-            elif type(member) in (classmethod, staticmethod):
-                self.parts.append(type(member))
-                where = self.route.made_of(where, member, "__func__")
-                member = member.__func__
-            if name in ("__eq__", "__hash__") and is_of_dataclasses(owners[name], member):  # of what was seen above
-                self._by_address(member.__code__, self.route.get(f"{where}.__code__"))
-            else:
-                self._value(member, where)
+            for place in owners[name]:
+                self.parts.append((name, place))
+                self._member(classes[place], name)
         self.parts.append(_END)
         self._closed = was_closed
+
+    def _member(self, owner: type, name: str) -> None:
+        """What a class has by a name, for its objects."""
+        member = vars(owner)[name]
+        where = self.route.item(self.route.constant(vars(owner)), name)
+        if type(member) is property:
+            self.parts.append(property)
+            where = self.route.made_of(where, member, "fget")
+            member = member.fget
+        elif type(member) in (classmethod, staticmethod):
+            self.parts.append(type(member))
+            where = self.route.made_of(where, member, "__func__")
+            member = member.__func__
+        if name in ("__eq__", "__hash__") and is_of_dataclasses(owner, member):  # of what was seen above
+            self._by_address(member.__code__, self.route.get(f"{where}.__code__"))
+        else:
+            self._value(member, where)

@@ -18,6 +18,13 @@ _create_blocks = torch_flex.create_block_mask  # whatever stands under the name 
 _CREATE_OPTIONS = frozenset(inspect.signature(_create_blocks).parameters)
 
 
+def _version_of(blocks: Any) -> int | None:
+    """Another one where they were changed in place. None: nobody tells."""
+    if torch.compiler.is_dynamo_compiling() or not isinstance(blocks, torch.Tensor) or blocks.is_inference():
+        return None
+    return blocks._version
+
+
 class BlockMask(torch_flex.BlockMask):
     """torch's BlockMask, of a mask_mod whose blocks are made by torch when they are first read.
 
@@ -25,6 +32,7 @@ class BlockMask(torch_flex.BlockMask):
     """
 
     _made_of: MaskMod | None
+    _read: tuple[tuple[str, Any, int | None], ...]  # blocks that were made, and their versions
     _sizes: tuple[int, int, int, int]
     _device: torch.device
     _options: dict[str, Any]
@@ -46,12 +54,25 @@ class BlockMask(torch_flex.BlockMask):
         mask = cls.__new__(cls)
         mask.mask_mod = mask._made_of = mask_mod
         mask.seq_lengths, mask.BLOCK_SIZE = sizes[2:], block_size
-        mask._sizes, mask._device, mask._options = sizes, device, options or {}
+        mask._sizes, mask._device, mask._options, mask._read = sizes, device, options or {}, ()
         return mask
 
     def is_its_mask_mod(self) -> bool:
         """Whether the mask_mod says all: blocks that nobody changed and nobody need look at."""
-        return self._made_of is not None and self.mask_mod is self._made_of
+        if self._made_of is None or self.mask_mod is not self._made_of:
+            return False
+        if not torch.compiler.is_dynamo_compiling():
+            own = vars(self)
+            return _BLOCKS.isdisjoint(own) or self._is_read(own)
+        # Dynamo's guards are of attributes that are read, and not of which there are.
+        return all([getattr(self, name) is blocks for name, blocks, _ in self._read])
+
+    def _is_read(self, own: dict[str, Any]) -> bool:
+        """Whether there are the blocks that were made, and as they were made."""
+        known = {name for name, *_ in self._read}
+        return known == own.keys() & _BLOCKS and all(
+            [own[name] is blocks and version in (None, _version_of(blocks)) for name, blocks, version in self._read]
+        )
 
     @property
     def device(self) -> torch.device:
@@ -70,8 +91,13 @@ class BlockMask(torch_flex.BlockMask):
             raise AttributeError(f"'BlockMask' object has no attribute '{attribute}'")
         made_of: Any = self._made_of
         made = _create_blocks(made_of, *self._sizes, self._device, self.BLOCK_SIZE, **self._options)
+        read = []
         for each in _BLOCKS:
-            setattr(self, each, getattr(made, each))
+            if torch.compiler.is_dynamo_compiling() or each not in vars(self):  # the others were given
+                blocks = getattr(made, each)
+                setattr(self, each, blocks)
+                read.append((each, blocks, _version_of(blocks)))
+        self._read = tuple(read)
         return getattr(self, attribute)
 
     def to(self, device: torch.device | str) -> torch_flex.BlockMask:

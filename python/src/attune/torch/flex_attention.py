@@ -20,6 +20,7 @@ from attune.torch._compiled import trace_call, warn_of_fallback
 from attune.torch._expression import Untranslatable
 from attune.torch._function import Launch, attend
 from attune.torch._graph_constants import constant_in_graphs
+from attune.torch._max_scores import max_scores
 from attune.torch._negative import resolved
 from attune.torch._numbers import constant
 from attune.torch._operator_call import call_operator, is_plain, spec_text
@@ -67,7 +68,7 @@ def flex_attention(
         enable_gqa: whether heads may be a multiple of kv_heads.
         return_lse: whether to return (out, lse).
         kernel_options: torch's, for its own kernels; used where a call falls back to them.
-        return_aux: torch's AuxRequest; `max_scores` falls back.
+        return_aux: torch's AuxRequest; `max_scores` costs another forward pass, of narrow values.
         mask_mod: mask_mod(b, h, q_idx, kv_idx) -> bool, instead of a block mask or beside it.
         dropout: probability, in steps of 1/256, by which elements of the softmax are left out and others made larger.
             Seed and offset are drawn from torch's default generator of the device.
@@ -87,13 +88,20 @@ def flex_attention(
         NotImplementedError: a gradient is wanted, and there is no backward pass for it.
         ValueError: sizes that do not fit.
     """
-    if return_aux is not None and not (return_aux.max_scores or return_lse or torch.compiler.is_dynamo_compiling()):
+    if return_aux is not None and not (return_lse or torch.compiler.is_dynamo_compiling()):
+        asked = (block_mask, scale, enable_gqa)
+        rest: dict[str, Any] = {"mask_mod": mask_mod, "precision": precision, "strict": strict}
         found = flex_attention(
-            query, key, value, score_mod, block_mask, scale, enable_gqa, return_aux.lse, kernel_options,
-            mask_mod=mask_mod, dropout=dropout, sink=sink, precision=precision, strict=strict,
-        )  # fmt: skip
+            query, key, value, score_mod, *asked, return_aux.lse, kernel_options, dropout=dropout, sink=sink, **rest
+        )
         out, lse = found if return_aux.lse else (found, None)
-        return out, torch_flex.AuxOutput(lse=lse, max_scores=None)
+        top = None
+        if return_aux.max_scores:
+            top = max_scores(
+                lambda q, k, v, mod: flex_attention(q, k, v, mod, *asked, True, kernel_options, **rest),
+                *(query, key, value, score_mod),
+            )
+        return out, torch_flex.AuxOutput(lse=lse, max_scores=top)
     if isinstance(scale, torch.Tensor):
         if scale.requires_grad and torch.is_grad_enabled():
             _refuse_scale()
@@ -162,35 +170,24 @@ def flex_attention(
     if return_lse and return_aux is not None:
         raise ValueError("Cannot specify both return_lse and return_aux.")
     whole_mask = _whole_mask(block_mask, mask_mod)
-    wants_max = return_aux is not None and return_aux.max_scores
     if torch.compiler.is_dynamo_compiling():
-        if wants_max:
-            if strict or dropout or sink is not None or mask_mod is not None:
-                raise NotImplementedError("max_scores is asked for, which Attune's kernels do not give")
-            operands = (query, key, value, score_mod, block_mask, scale, enable_gqa)
-            return _of_torch(*operands, kernel_options=kernel_options, return_aux=return_aux)
         seed = _dropout.draw_tensor(query.device) if dropout else None
         out, lse = trace_call(
-            query,
-            key,
-            value,
-            score_mod,
-            whole_mask,
-            scale,
-            kernel_options,
-            wants_lse,
-            strict,
-            dropout,
-            seed,
-            sink,
-            precision,
+            *(query, key, value, score_mod, whole_mask, scale, kernel_options, wants_lse),
+            *(strict, dropout, seed, sink, precision),
         )
         if return_aux is not None:
-            return out, torch_flex.AuxOutput(lse=lse if wants_lse else None, max_scores=None)
+            top = None
+            if return_aux.max_scores:
+                top = max_scores(
+                    lambda *given: trace_call(
+                        *given, whole_mask, scale, kernel_options, True, strict, 0.0, None, None, precision
+                    ),
+                    *(query, key, value, score_mod),
+                )
+            return out, torch_flex.AuxOutput(lse=lse if wants_lse else None, max_scores=top)
         return (out, lse) if return_lse else out
     try:
-        if wants_max:
-            raise Untranslatable("max_scores is asked for, which Attune's kernels do not give")
         if look is not None:
             of_blocks = None if block_mask is None else block_mask.mask_mod
             functions = (score_mod, of_blocks, mask_mod)
@@ -205,7 +202,7 @@ def flex_attention(
             sizes = (*query.shape[:2], query.shape[2], key.shape[2])
             block_mask = BlockMask.of_mask_mod(whole_mask, sizes, query.device, (128, 128))
         # torch has deprecated `return_lse`, and Attune has not.
-        aux = torch_flex.AuxRequest(lse=True) if return_lse else return_aux
+        aux = torch_flex.AuxRequest(lse=True) if return_lse else None
         try:
             operands = (query, key, value, score_mod, block_mask, scale, enable_gqa)
             result: Any = _of_torch(*operands, kernel_options=kernel_options, return_aux=aux)
@@ -214,8 +211,6 @@ def flex_attention(
                 f"{of_torch}\nThis is torch's own flex_attention, which was called as attune cannot do it: {reason}"
             ) from reason
         return (result[0], result[1].lse) if return_lse else result
-    if return_aux is not None:
-        return out, torch_flex.AuxOutput(lse=lse if wants_lse else None, max_scores=None)
     return (out, lse) if return_lse else out
 
 
@@ -229,10 +224,9 @@ def _meet(score_mod: Any, block_mask: torch_flex.BlockMask | None, mask_mod: Mas
     """What was seen of the functions, where they see nothing new."""
     if block_mask is None:
         return recall(score_mod, None, mask_mod, None)
-    if type(block_mask) is not BlockMask or block_mask._made_of is None:
+    if type(block_mask) is not BlockMask or not block_mask.is_its_mask_mod():
         return None
-    of_blocks = block_mask.mask_mod
-    return recall(score_mod, of_blocks, mask_mod, None) if of_blocks is block_mask._made_of else None
+    return recall(score_mod, block_mask.mask_mod, mask_mod, None)
 
 
 def _bound_of(
