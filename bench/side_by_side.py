@@ -48,6 +48,7 @@ def parse_arguments(arguments=None):
     parser.add_argument("--quick", action="store_true", help="a few problems of each kind")
     parser.add_argument("--list", action="store_true", help="the keys of the problems, and stop")
     parser.add_argument("--budget", type=float, default=440, metavar="S", help="start no problem after so many seconds")
+    parser.add_argument("--seconds", type=float, default=SECONDS_A_PROBLEM, help="that a problem is timed; default: %(default)s")
     parser.add_argument("--seed", type=int, help="of the inputs; default: fresh")
     parser.add_argument("--out", default=os.path.join(ROOT, "docs", "performance.md"), help="the page to rewrite")
     parser.add_argument("--json", help="also write the results here")
@@ -159,7 +160,7 @@ def environment(library, torch):
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "-i", "0"]
     driver = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
     return {"date": page.now(), "gpu": torch.cuda.get_device_name(), "driver": driver, "cuda": torch.version.cuda,
-            "torch": torch.__version__, "attune": library.version,
+            "torch": torch.__version__, "attune": library.version, "commit": page.commit(ROOT),
             "command": "python3 bench/side_by_side.py " + shlex.join(sys.argv[1:])}
 
 
@@ -229,7 +230,9 @@ def rows_within(budget, started, found, measure, jsonl, torch):
 
 
 def main():
+    global SECONDS_A_PROBLEM
     options = parse_arguments()
+    SECONDS_A_PROBLEM = options.seconds
     if options.list:
         print("\n".join(problem.key for problem in problems.all_problems(options.only, options.quick)))
         return
