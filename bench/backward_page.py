@@ -28,7 +28,7 @@ def _means(rows):
         for name, ratio in summary.peer_ratios(cells[3]).items():
             found.setdefault(name, []).append(ratio)
     shown = [f"{name} {geometric_mean(of):.2f} ({min(of):.2f} to {max(of):.2f})" for name, of in found.items()]
-    return f"Geometric means over ours: {', '.join(shown)}." if shown else ""
+    return f"A peer's time over ours, geometric mean (least to most): {', '.join(shown)}." if shown else ""
 
 
 def render(text, made, header, rows):
