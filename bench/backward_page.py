@@ -1,4 +1,4 @@
-"""The backward sections of docs/performance.md, of the rows that bench/backward_side_by_side.py measured. Needs no torch."""
+"""The backward sections of docs/performance.md, of rows that bench/backward_side_by_side.py measured. Needs no torch."""
 
 import page
 import summary
@@ -7,8 +7,8 @@ from problems import geometric_mean
 # Name, beginnings of its rows' keys, title, what the table does not say by itself.
 SECTIONS = (
     ("backward", ("dense/d128/", "dense/d64/", "dense/d96/", "gqa/"), "Backward, bf16, 16384 tokens in all",
-     "The time of dQ, dK and dV alone. TFLOP/s count five products, halved for causal. Plans are the cost model's first "
-     "guesses: nothing is tuned. The rows of `gqa` have 32 heads on 8 of keys."),
+     "The time of dQ, dK and dV alone. TFLOP/s count five products, halved for causal. Plans are the cost model's "
+     "first guesses: nothing is tuned. The rows of `gqa` have 32 heads on 8 of keys."),
     ("backward_wide", ("dense/d192", "dense/d256"), "Backward of wide heads",
      "16 heads of 192 columns, 8 of 256; `d192_128` has 192 columns of Q and K, and 128 of V."),
     ("backward_deterministic", ("deterministic/",), "Backward, `deterministic: true`",
@@ -17,8 +17,8 @@ SECTIONS = (
     ("backward_custom", ("custom/",), "Backward of custom masks and scores, b 2, h 16, s 8192, d 128",
      "Each row has a process of its own: all are compiled at once, and timed one at a time."),
     ("backward_dropout", ("dropout/",), "Backward with dropout 0.1, causal, 16 heads, d 128",
-     "Each contestant draws bits of its own, so that the gradients of each are compared with fp64's of the elements that "
-     "it keeps."),
+     "Each contestant draws bits of its own, so that the gradients of each are compared with fp64's of the elements "
+     "that it keeps."),
 )
 
 
