@@ -74,7 +74,7 @@ def attune(row, inputs, runtime, extra=""):
         other.launch()
         return other.output()
 
-    return Dropping(entry.launch, entry.output, entry.notes, attend, backward.Attune.kept_share)
+    return Dropping(entry.launch, entry.output, entry.notes, attend=attend, kept_share=backward.Attune.kept_share)
 
 
 def sdpa(backend, row, inputs):
