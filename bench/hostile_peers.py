@@ -92,7 +92,7 @@ def sdpa(backend, row, inputs):
     def launch():
         state["o"] = attend(inputs.v)
 
-    return Dropping(launch, lambda: state["o"], {}, attend, backward.Autograd.kept_share)
+    return Dropping(launch, lambda: state["o"], attend=attend, kept_share=backward.Autograd.kept_share)
 
 
 def could(row):
