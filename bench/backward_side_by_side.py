@@ -3,6 +3,7 @@
 interleaved rounds with a cold L2. Times are of all kernels of the pass.
 
     python3 bench/backward_side_by_side.py --out backward.md
+    python3 bench/backward_side_by_side.py --page docs/performance.md     # its sections, of the rows measured
     python3 bench/backward_side_by_side.py --only custom/ --workers 14     # compiled at once, timed one at a time
     python3 bench/backward_side_by_side.py --only 4096 --memory     # what a pass takes beside its operands, too
     python3 bench/backward_side_by_side.py --beside before/libattune.so --alone     # what a change did to all rows
@@ -32,6 +33,7 @@ from typing import NamedTuple, Optional
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import attune_c  # noqa: E402
+import backward_page  # noqa: E402
 import contestants  # noqa: E402
 import in_turns  # noqa: E402
 import page  # noqa: E402
@@ -39,6 +41,7 @@ import problems  # noqa: E402
 import side_by_side  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+PROGRAM = "bench/backward_side_by_side.py"
 TOKENS = 16384
 THREADS = 16  # that compile Attune's kernels, where nobody says how many
 DROPOUT, DROPOUT_SEED = 0.1, 2026
@@ -56,7 +59,10 @@ def parse_arguments():
     parser.add_argument("--workers", type=int, metavar="N",
                         help="a process for each row: so many compile at once, and one at a time is timed; with "
                              "--alone so many threads of one process compile")
+    parser.add_argument("--seconds", type=float, default=side_by_side.SECONDS_A_PROBLEM,
+                        help="that a row is timed; default: %(default)s")
     parser.add_argument("--out", default="/dev/stdout", help="where the table goes")
+    parser.add_argument("--page", help="instead: the page whose sections to rewrite, docs/performance.md")
     return parser.parse_args()
 
 
@@ -421,6 +427,7 @@ def chosen_rows(options):
 def measuring(options, ahead=()):
     """A function of a row. Attune's kernels of the rows `ahead` are compiled first."""
     import torch
+    side_by_side.SECONDS_A_PROBLEM = options.seconds
     libraries = {"Attune": options.library or attune_c.find_library(ROOT)}
     if options.beside:
         libraries["the other build"] = options.beside
@@ -470,7 +477,11 @@ def main():
     finally:  # a run that is stopped keeps what it has
         header = ["row", "Attune us", "TFLOP/s", "peers (their time over ours)", "largest difference in norm", "plan"]
         header += ["MB beside operands and gradients"] * options.memory
-        page.write_table(options.out, ROOT, torch, "bench/backward_side_by_side.py", header, table)
+        if options.page:
+            made = page.made(ROOT, torch, PROGRAM)
+            page.rewrite(options.page, lambda text: backward_page.render(text, made, header, table))
+        else:
+            page.write_table(options.out, ROOT, torch, PROGRAM, header, table)
 
 
 if __name__ == "__main__":

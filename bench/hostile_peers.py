@@ -74,7 +74,7 @@ def attune(row, inputs, runtime, extra=""):
         other.launch()
         return other.output()
 
-    return Dropping(entry.launch, entry.output, entry.notes, attend, backward.Attune.kept_share)
+    return Dropping(entry.launch, entry.output, entry.notes, attend=attend, kept_share=backward.Attune.kept_share)
 
 
 def sdpa(backend, row, inputs):
@@ -92,7 +92,7 @@ def sdpa(backend, row, inputs):
     def launch():
         state["o"] = attend(inputs.v)
 
-    return Dropping(launch, lambda: state["o"], {}, attend, backward.Autograd.kept_share)
+    return Dropping(launch, lambda: state["o"], attend=attend, kept_share=backward.Autograd.kept_share)
 
 
 def could(row):

@@ -45,6 +45,14 @@ def table(header, rows):
     return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
 
 
+def _say_untuned_once(rows):
+    """(The rows, what to say of all of them): where none was tuned, their cells need not say so."""
+    timed = [row for row in rows if row["us"].get("Attune")]
+    if not timed or any(row.get("source") != "model" for row in timed):
+        return rows, ""
+    return [dict(row, source="") for row in rows], "Plans are the cost model's first guesses: nothing is tuned.\n\n"
+
+
 def _plan_source(row):
     notes = {"nearest": " (nearest)", "model": " (untuned)", "foreign": " (tuned by another version)"}
     return notes.get(row.get("source"), "")
@@ -171,8 +179,9 @@ def failures(results):
 def preamble(results):
     e = results["environment"]
     _, program, *arguments = shlex.split(e["command"])
+    of_commit = f", commit {e['commit']}" if "commit" in e else ""
     return (f"{e['date']}, {e['gpu']}, driver {e['driver']}, CUDA {e['cuda']}, PyTorch {e['torch']}, "
-            f"Attune {e['attune']}. `{command(program, arguments)}`\n\n"
+            f"Attune {e['attune']}{of_commit}. `{command(program, arguments)}`\n\n"
             f"Calibration in the same minute: bf16 8192^3 matrix product {e['matmul_tflops']:.0f} TFLOP/s, "
             f"device copy {e['copy_tb_per_s']:.2f} TB/s (read and write).")
 
@@ -190,8 +199,10 @@ def render(page, results, fa3):
     present = {row["section"] for row in results["rows"]}
     for name, (title, make) in TITLES.items():
         if name in present:
-            subset = dict(results, rows=[row for row in results["rows"] if row["section"] == name])
-            body = f"## {title}\n\n{preamble(results)}\n\n{make(results, fa3)}\n\n{failures(subset)}"
+            rows, untuned = _say_untuned_once([row for row in results["rows"] if row["section"] == name])
+            others = [row for row in results["rows"] if row["section"] != name]
+            body = (f"## {title}\n\n{preamble(results)}\n\n{untuned}{make(dict(results, rows=rows + others), fa3)}\n\n"
+                    f"{failures(dict(results, rows=rows))}")
             page = replace_section(page, name, body)
     if "<!-- summary:begin -->" in page:
         page = replace_section(page, "summary", summary.body(page))
@@ -227,7 +238,8 @@ def command(program, arguments):
     kept, skip = [], False
     for argument in arguments:
         if skip or argument.split("=")[0] in (
-                "--json", "--jsonl", "--out", "--program", "--library", "--made", "--append", "--commit"):  # fmt: skip
+                "--json", "--jsonl", "--out", "--program", "--library", "--made", "--append", "--commit",
+                "--page"):  # fmt: skip
             skip = not skip and "=" not in argument
             continue
         kept.append(argument)
@@ -267,9 +279,14 @@ def commit(root):
     return os.environ.get("ATTUNE_COMMIT") or found.stdout.strip() or "unknown"
 
 
-def write_table(path, root, torch, program, header, rows, where=None):
-    """A table on a page of its own, with when, where (the GPU), of which commit and by which command it was made.
-    `torch`: None where it had no part in it."""
+def made(root, torch, program, where=None):
+    """When, where (the GPU), of which commit and by which command a table was made. `torch`: None where it had no
+    part in it."""
     version = f"PyTorch {torch.__version__}, " if torch else ""
-    write(path, f"{now()}, {where or torch.cuda.get_device_name()}, {version}commit {commit(root)}. "
-          f"`{command(program, sys.argv[1:])}`\n\n{table(header, rows)}\n")
+    return (f"{now()}, {where or torch.cuda.get_device_name()}, {version}commit {commit(root)}. "
+            f"`{command(program, sys.argv[1:])}`")
+
+
+def write_table(path, root, torch, program, header, rows, where=None):
+    """A table on a page of its own, and how it was made."""
+    write(path, f"{made(root, torch, program, where)}\n\n{table(header, rows)}\n")

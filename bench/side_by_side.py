@@ -5,6 +5,7 @@ a cold L2, and writes the tables of docs/performance.md.
     python3 bench/side_by_side.py --cache tuned.db
     python3 bench/side_by_side.py --quick --only forward/causal --out /dev/stdout
     python3 bench/side_by_side.py --only dims/ --json dims.json --out /dev/stdout
+    python3 bench/side_by_side.py --only custom/ --workers 14     # compiled at once, timed one at a time
     python3 bench/side_by_side.py --beside before/libattune.so --out /dev/stdout     # what a change did
     python3 bench/side_by_side.py --render results.json      # the page again, from saved results; needs no GPU
 
@@ -15,6 +16,7 @@ FlashAttention-3 takes part where its package `flash_attn_interface` can be impo
 
 import argparse
 import concurrent.futures
+import functools
 import json
 import os
 import shlex
@@ -25,6 +27,7 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 import attune_c  # noqa: E402
+import in_turns  # noqa: E402
 import page  # noqa: E402
 import problems  # noqa: E402
 
@@ -48,6 +51,9 @@ def parse_arguments(arguments=None):
     parser.add_argument("--quick", action="store_true", help="a few problems of each kind")
     parser.add_argument("--list", action="store_true", help="the keys of the problems, and stop")
     parser.add_argument("--budget", type=float, default=440, metavar="S", help="start no problem after so many seconds")
+    parser.add_argument("--seconds", type=float, default=SECONDS_A_PROBLEM, help="that a problem is timed; default: %(default)s")
+    parser.add_argument("--workers", type=int, metavar="N",
+                        help="a process for each problem: so many compile at once, and one at a time is timed")
     parser.add_argument("--seed", type=int, help="of the inputs; default: fresh")
     parser.add_argument("--out", default=os.path.join(ROOT, "docs", "performance.md"), help="the page to rewrite")
     parser.add_argument("--json", help="also write the results here")
@@ -106,6 +112,26 @@ def makers(problem, inputs, runtimes):
 
 
 def run_problem(problem, runtimes, flush, seed, torch):
+    with in_turns.compiling():
+        entries, live, notes, failures = checked_entries(problem, runtimes, seed, torch)
+    with in_turns.timing():
+        for entry in entries.values():
+            notes.update(entry.timed_notes())
+        times, rounds = time_entries(entries, flush, torch) if entries else ({}, 0)
+    return {**described(problem), "live_share": live / problem.seq**2, "flops": problems.flops(problem, live),
+            "us": times, "rounds": rounds, "failures": failures, **notes}
+
+
+def described(problem):
+    return {
+        "section": problem.section, "key": problem.key, "name": problem.name, "head_dim": problem.head_dim,
+        "head_dim_v": problem.head_dim_v, "heads": problem.heads, "batch": problem.batch, "seq": problem.seq,
+        "causal": problem.causal
+    }
+
+
+def checked_entries(problem, runtimes, seed, torch):
+    """Those that do the problem right, by name; its live elements, notes, and why others take no part."""
     import checks
     import contestants
 
@@ -131,13 +157,8 @@ def run_problem(problem, runtimes, flush, seed, torch):
         if name != OTHER:
             notes.update(entry.notes)
     del exact, plain
-    times, rounds = time_entries(entries, flush, torch) if entries else ({}, 0)
-    return {
-        "section": problem.section, "key": problem.key, "name": problem.name, "head_dim": problem.head_dim,
-        "head_dim_v": problem.head_dim_v, "heads": problem.heads, "batch": problem.batch, "seq": problem.seq,
-        "causal": problem.causal, "live_share": live / problem.seq**2, "flops": problems.flops(problem, live),
-        "us": times, "rounds": rounds, "failures": failures, **notes
-    }
+    torch.cuda.empty_cache()  # of what checks took: with --workers other problems are compiled beside this one
+    return entries, live, notes, failures
 
 
 def calibrate(flush, torch):
@@ -159,13 +180,14 @@ def environment(library, torch):
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "-i", "0"]
     driver = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
     return {"date": page.now(), "gpu": torch.cuda.get_device_name(), "driver": driver, "cuda": torch.version.cuda,
-            "torch": torch.__version__, "attune": library.version,
+            "torch": torch.__version__, "attune": library.version, "commit": page.commit(ROOT),
             "command": "python3 bench/side_by_side.py " + shlex.join(sys.argv[1:])}
 
 
-def measure(options):
-    import torch
-
+def opened(options, torch):
+    """The library, runtimes of it and of the other build, and what flushes the L2."""
+    global SECONDS_A_PROBLEM
+    SECONDS_A_PROBLEM = options.seconds
     path = options.library or attune_c.find_library(ROOT)
     if path is None:
         sys.exit("side_by_side: no libattune.so below build/: run `make build`, or name one with --library")
@@ -175,21 +197,51 @@ def measure(options):
     runtimes = [library.runtime("cuda:0", options.cache)]
     if options.beside:
         runtimes.append(attune_c.Library(options.beside).runtime("cuda:0", ""))
-    flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
-    results = {"environment": {**environment(library, torch), **calibrate(flush, torch)}, "rows": []}
-    seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(4), "little")
-    results["seed"] = seed
-    chosen = problems.all_problems(options.only, options.quick)
+    return library, runtimes, torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+
+
+def measured_alone(options, seed, key):
+    """The row of a problem, of a process of its own."""
+    import torch
+
+    _, runtimes, flush = opened(options, torch)
+    index, problem = next(found for found in enumerate(problems.all_problems([key])) if found[1].key == key)
+    return run_problem(problem, runtimes, flush, seed + index, torch)
+
+
+def failed(key, error):
+    problem = next(found for found in problems.all_problems([key]) if found.key == key)
+    why = f"{type(error).__name__}: {error}".splitlines()[0][:160]
+    return {**described(problem), "live_share": 0, "flops": 0, "us": {}, "rounds": 0, "failures": {"Attune": why}}
+
+
+def rows_of(chosen, options, runtimes, flush, seed, torch):
+    """The row of each, as it is known."""
+    if options.workers:
+        alone = functools.partial(measured_alone, options, seed)
+        yield from in_turns.results(alone, failed, [problem.key for problem in chosen], options.workers)
+        return
     started = time.monotonic()
     compile_ahead(chosen, runtimes[options.cache != "":])  # a cache has the code that it was tuned with
     for index, problem in enumerate(chosen):
         if time.monotonic() - started > options.budget:
             print(f"out of time: left {len(chosen) - index} problems out, from {problem.key} on", file=sys.stderr)
-            break
-        row = run_problem(problem, runtimes, flush, seed + index, torch)
+            return
+        yield run_problem(problem, runtimes, flush, seed + index, torch)
+
+
+def measure(options):
+    import torch
+
+    library, runtimes, flush = opened(options, torch)
+    results = {"environment": {**environment(library, torch), **calibrate(flush, torch)}, "rows": []}
+    seed = options.seed if options.seed is not None else int.from_bytes(os.urandom(4), "little")
+    results["seed"] = seed
+    chosen = problems.all_problems(options.only, options.quick)
+    for row in rows_of(chosen, options, runtimes, flush, seed, torch):
         results["rows"].append(row)
         shown = "  ".join(f"{name} {row['flops'] / us / 1e6:.0f}" for name, us in row["us"].items())
-        print(f"{problem.key:<28} {shown}  {row['failures'] or ''}", file=sys.stderr, flush=True)
+        print(f"{row['key']:<28} {shown}  {row['failures'] or ''}", file=sys.stderr, flush=True)
         save(options, results)
     return results
 

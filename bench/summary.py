@@ -1,8 +1,10 @@
-"""The table that docs/performance.md opens with, made of the sections that side_by_side.py wrote there.
+"""The table that docs/performance.md opens with, made of the sections that side_by_side.py and
+backward_side_by_side.py wrote there.
 
     python3 bench/summary.py docs/performance.md
 """
 
+import re
 import sys
 
 from problems import geometric_mean
@@ -14,6 +16,9 @@ SOURCES = (("forward", "Attune / FA3", ("Attune", "FA3"), "FlashAttention-3"),
            ("dims", "against the best of the run", None, "the best peer"),
            ("custom", "Flex / Attune", ("Flex ms", "Attune ms"), "FlexAttention"),
            ("dropout", "against the best", None, "the best peer"))
+# Section of the backward pass -> what its rows are, if it is not said by their keys.
+BACKWARD = {"backward": None, "backward_wide": "d 192 and more", "backward_deterministic": "deterministic",
+            "backward_custom": "masks and scores of one's own", "backward_dropout": "causal with dropout 0.1"}
 
 
 def _section(page, name):
@@ -44,13 +49,47 @@ def _what(name, row):
     return {"custom": "masks and scores of one's own", "dropout": "causal with dropout 0.1"}[name]
 
 
+def _version(made):
+    """What sections must share to be in one table: the commit, or when and where they were made."""
+    of_commit = re.search(r"commit (\w+)", made)
+    return of_commit[1] if of_commit else made
+
+
+def peer_ratios(cell):
+    """Peer -> its time over ours, of what a backward row says of its peers: `FA3 486 us (1.06), cuDNN 508 us (1.10)`."""
+    return {name: float(ratio) for name, ratio in re.findall(r"(\w[^,|]*?) \d+ us \((\d+\.\d+)\)", cell)}
+
+
+def _what_backward(section, key):
+    kind, *parts = key.split("/")
+    if BACKWARD[section]:
+        return f"backward, {BACKWARD[section]}"
+    return "backward, 32 heads on 8" if kind == "gqa" else f"backward, d {parts[0][1:]}, {parts[1]}"
+
+
+def _backward_groups(page, version):
+    groups = {}
+    for name in BACKWARD:
+        section = _section(page, name)
+        if _version(_made(section)) != version:
+            continue
+        for row in _rows(section):
+            ratios = peer_ratios(row["peers (their time over ours)"])
+            what = _what_backward(name, row["row"])
+            if "FA3" in ratios:
+                groups.setdefault((what, "FlashAttention-3"), []).append((ratios["FA3"],) * 2)
+            if ratios:
+                groups.setdefault((what, "the best peer"), []).append((min(ratios.values()),) * 2)
+    return groups
+
+
 def body(page):
-    """Of the sections that were made in one run, with the forward table; empty when there is none."""
+    """Of the sections that were made of the forward table's commit; empty when there is no such table."""
     made = _made(_section(page, "forward"))
     groups = {}
     for name, column, quotient, peer in SOURCES:
         section = _section(page, name)
-        if not made or _made(section) != made:
+        if not made or _version(_made(section)) != _version(made):
             continue
         for row in _rows(section):
             if row.get(column):
@@ -58,6 +97,7 @@ def body(page):
                 groups.setdefault((_what(name, row), peer), []).append((float(row[column]), exact))
     if not groups:
         return ""
+    groups.update(_backward_groups(page, _version(made)))
     lines = ["| problems | rows | beside | least | mean | most |", "| --- | --- | --- | --- | --- | --- |"]
     for (what, peer), ratios in sorted(groups.items(), key=lambda group: group[0][1] == "the best peer"):
         shown, exact = zip(*ratios)

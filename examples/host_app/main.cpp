@@ -167,7 +167,7 @@ int main(int argc, char** argv) {
   const double seconds = (seconds_now() - start) / launches;
   const double flops = 2.0 * static_cast<double>(batch * shape.heads * length * length) *
                        (info.head_dim_qk + info.head_dim_v);
-  std::printf("time    %.1f us a launch, %.1f TFLOP/s if nothing were masked\n", 1e6 * seconds,
+  std::printf("time    %.1f us a launch, %.3g TFLOP/s if nothing were masked\n", 1e6 * seconds,
               1e-12 * flops / seconds);
   if (name != "causal" && !is_llama) return 0;
 

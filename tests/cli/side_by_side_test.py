@@ -1,4 +1,4 @@
-"""The parts of bench/side_by_side.py that need no GPU."""
+"""The parts of bench/side_by_side.py and bench/backward_side_by_side.py that need no GPU."""
 
 import json
 import os
@@ -10,6 +10,7 @@ import unittest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "bench"))
 
+import backward_page  # noqa: E402
 import page  # noqa: E402
 import problems  # noqa: E402
 import summary  # noqa: E402
@@ -112,9 +113,36 @@ class Page(unittest.TestCase):
         self.assertIn(FA3["provenance"], " ".join(text.split()))
 
     def test_untuned_and_failed_contestants_are_told(self):
-        text = page.render("", results(row("a", source="model"), row("b", us={}, failures={"Attune": "boom"})), FA3)
+        tuned_and_not = results(row("a", source="model"), row("b", us={}, failures={"Attune": "boom"}), row("c"))
+        text = page.render("", tuned_and_not, FA3)
         self.assertIn("(untuned)", text)
         self.assertIn("- b: Attune: boom", text)
+
+    def test_where_nothing_is_tuned_it_is_said_once(self):
+        text = page.render("", results(row("a", source="model"), row("b", source="model")), FA3)
+        self.assertNotIn("(untuned)", text)
+        self.assertIn("nothing is tuned", text)
+        self.assertNotIn("nothing is tuned", page.render("", results(row("a"), row("b", source="model")), FA3))
+
+    def test_backward_rows_go_to_their_sections(self):
+        rows = [["dense/d64/full/512", "490", "351", "FA3 529 us (1.08), cuDNN 626 us (1.28)", "1e-3", "plan"],
+                ["dense/d64/full/1024", "748", "459", "FA3 809 us (1.20), cuDNN: no", "1e-3", "plan"],
+                ["dense/d192/full/1024", "1190", "433", "cuDNN 1905 us (1.60)", "3e-3", "plan"],
+                ["custom/causal", "2162", "", "Flex TRITON 3794 us (1.75), Flex FLASH 2422 us (1.12)", "2e-3", "plan"]]
+        header = ["row", "Attune us", "TFLOP/s", "peers (their time over ours)", "largest difference in norm", "plan"]
+        forward = page.render("<!-- summary:begin -->\n<!-- summary:end -->\n", {
+            **results(row("a")), "environment": {**results()["environment"], "commit": "abc123"}}, FA3)
+        text = backward_page.render(forward, "D, G, commit abc123. `X`", header, rows)
+        for name in ("backward", "backward_wide", "backward_custom"):
+            self.assertEqual(text.count(f"<!-- {name}:begin -->"), 1)
+        self.assertNotIn("backward_dropout", text)
+        self.assertIn("A peer's time over ours, geometric mean (least to most): FA3 1.14 (1.08 to 1.20), cuDNN 1.28 (1.28 to 1.28).",
+                      " ".join(text.split()))
+        self.assertIn("| backward, d 64, full | 2 | FlashAttention-3 | 1.08 | 1.14 | 1.20 |", text)
+        self.assertIn("| backward, d 64, full | 2 | the best peer | 1.08 | 1.14 | 1.20 |", text)
+        self.assertIn("| backward, masks and scores of one's own | 1 | the best peer | 1.12 |", text)
+        other = backward_page.render(forward, "D, G, commit def456. `X`", header, rows)
+        self.assertNotIn("| backward, ", other.split("<!-- summary:end -->")[0], "of another commit")
 
     def test_other_head_dims_are_held_to_the_line_through_their_neighbours(self):
         def one(section, d, tflops, dv=None, causal=False):
