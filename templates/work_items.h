@@ -308,13 +308,17 @@ constexpr int kItemUnits = 4;
 constexpr int kLeastStretch = 2 * kItemUnits;
 constexpr int kMostRounding = 16;
 
-// Tiles of packed sequences that a K/V head has at most, whatever the lengths: a sequence of q
-// queries has at most group * q / (tile / 2) + 1 parts of heads in a tile.
+// Tiles of packed sequences that CTAs find for themselves, which a K/V head has at most, whatever
+// the lengths: those of a single query of each sequence, and more of one with many. A sequence of
+// q queries has at most group * q / (tile / 2) + 1 parts of heads in a tile.
 template <typename Int>
 ATT_FN constexpr Int packed_tile_count(Int all_queries, Int sequences, Int heads, Int kv_heads,
                                        Int tile) {
-  return all_queries * (heads / kv_heads) / (tile / 2) +
-         (all_queries < sequences ? all_queries : sequences);
+  const Int group = heads / kv_heads;
+  // Queries of which a sequence needs so many to have more tiles than a single one.
+  const Int more = group < tile ? tile / group + 1 : 2;
+  return sequences * tile_count(group, tile) +
+         (all_queries < more ? 0 : all_queries * group / (tile / 2));
 }
 
 // How long the list of pieces of packed sequences is that a K/V head has

@@ -87,29 +87,41 @@ double whole_us(const AttentionSpec& spec, const DeviceFacts& device, double lon
   return kShare * bytes / (kBytesPerClock * device.clock_ghz * 1e3);
 }
 
-// What CTAs take that look for whole items, each a lane's run of sequences after the other: of 256
-// sequences, eight K/V heads, d 64, of up to 256 keys an H200 takes 62 us, from a list 45, of 64
-// of up to 512 33, from a list 35.
-double found_us(const ProblemShape& shape, double items_of_cta) {
+// What CTAs take that look for whole items which a sequence has beyond those of a single query,
+// each a lane's run of sequences after the other: of 256 sequences, eight K/V heads, d 64, of up to
+// 256 keys an H200 took 62 us where every CTA looked, 41 where none does.
+double found_us(const ProblemShape& shape, const DecodePlan& tile, double items_of_cta) {
   constexpr double kRunUs = 0.45;
-  return kRunUs * std::ceil(double(shape.batch) / 32) * std::max(1.0, items_of_cta);
+  const auto of_token =
+      double(att::tile_count<std::int64_t>(shape.heads / shape.kv_heads, tile.tile_q));
+  const double further = 1 - of_token / double(packed_items_of_head(shape, tile.tile_q));
+  return kRunUs * std::ceil(double(shape.batch) / 32) * further * std::max(1.0, items_of_cta);
 }
 
 // What packed items of few keys take whatever memory gives, as each begins, asks for lengths, pages
 // and keys in turn, and merges what its warps found, while nothing but the other CTAs of its
 // processor draws. 64 single tokens of up to 512 keys, 8 K/V heads, take an H200 34.5 us with two
 // CTAs on a processor, 43.9 with one of eight warps; 128 of 101 keys on average 39.3 and 60.2. What
-// the first of a CTA takes is the same for all plans. `next_item_us` is half of what was measured:
-// all of it sent 128 tokens of d 96 to the tensor unit's kernel, 131 us for 99. `items`: that a
-// processor's CTA has.
+// the first of a CTA takes is the same for all plans. `items`: that a processor's CTA has.
 double short_items_us(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device,
                       double items, double units) {
   if (!finds_lengths(spec) || tile_of(plan).in_cluster) return 0;
   constexpr double kBytesPerClock = 34;  // of a processor
-  const double next_item_us = tile_of(plan).tile_q == 16 ? 3.2 : 4.5;
+  const double next_item_us = tile_of(plan).tile_q == 16 ? 4.8 : 6;
   const double bytes = units * kUnitKeys * key_bytes(spec) * resident(spec, plan, device);
-  return std::max(0.0, items - 1) * next_item_us +
-         items * bytes / (kBytesPerClock * device.clock_ghz * 1e3);
+  const double keys_us = bytes / (kBytesPerClock * device.clock_ghz * 1e3);
+  const double further = items <= 1 ? 0 : std::max(items - 1, 1.0);
+  return further * std::max(next_item_us, keys_us) + std::min(items, 1.0) * keys_us;
+}
+
+// All CTAs begin together, and so does the second item of each, which nothing hides where items are
+// full of rows: 300 queries of eight heads, d 128, take an H200 18.9 us by 152 CTAs of which 132
+// fit, 14.7 where all do.
+double second_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
+                 double items_of_cta) {
+  constexpr double kSecondUs = 3.5;
+  const bool is_full = shape.q_len >= kManyQueries && items_of_cta > 1;
+  return finds_lengths(spec) && !tile_of(plan).in_cluster && is_full ? kSecondUs : 0;
 }
 
 double result_bytes(const AttentionSpec& spec, const DecodePlan& tile) {
@@ -117,14 +129,30 @@ double result_bytes(const AttentionSpec& spec, const DecodePlan& tile) {
 }
 
 // Of packed sequences, beside items and keys; of stretches decode_stretch_cost() says it.
-double beside_us(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device,
-                 double items, double pieces) {
+double beside_us(const AttentionSpec& spec, const KernelPlan& plan, const ProblemShape& shape,
+                 const DeviceFacts& device, double items, double pieces) {
   const DecodePlan& tile = tile_of(plan);
-  if (!finds_lengths(spec) || finds_whole_items(spec, tile)) return 0;
+  if (!finds_lengths(spec)) return 0;
+  if (finds_whole_items(spec, tile)) {
+    return tile.warps <= 4 && items <= device.processor_count ? kFourAloneUs : 0;
+  }
   if (tile.in_cluster) {
-    return kClusterRoundUs * std::max(0.0, items / clusters_at_once(spec, plan, device) - 1);
+    return kClusterRoundUs * std::max(0.0, items / clusters_at_once(spec, plan, device) - 1) +
+           (packed_items_of_head(shape, tile.tile_q) > 1 ? kClusterSharedUs : 0);
   }
   return pieces > 1 ? kListMergeUs + merge_us(pieces, result_bytes(spec, tile)) : kUncutListUs;
+}
+
+// The same of stretches, which draw so many bytes.
+double beside_stretches_us(const AttentionSpec& spec, const ProblemShape& shape,
+                           const DecodePlan& tile, double items_of_cta, double memory_us) {
+  const bool is_shared = packed_items_of_head(shape, tile.tile_q) > 1;
+  const bool is_alone = tile.warps <= 4 && memory_us < kShortStretchesUs;
+  return !finds_lengths(spec)
+             ? 0
+             : kStretchItemUs * std::max(0.0, items_of_cta - 1) +
+                   kStretchLineUs * std::floor(double(shape.batch - 1) / 32) +
+                   (is_shared ? kStretchSharedUs : 0) + (is_alone ? kStretchAloneUs : 0);
 }
 
 // Clocks of a processor for a unit of keys, where it has so many CTAs.
@@ -244,13 +272,16 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
     const double uneven = 1 + (at_once == 1 ? 0.01 : 0) + 0.06 * std::clamp(of_cta - 1, 0.0, 1.0);
     // Rows of a K/V head that are several items draw its keys at other times, each for itself where
     // L2 does not keep them: 8 x 5 queries on 70k keys, 12 heads on one, 267 us in stretches, from
-    // a list, whose items of the same keys run together, 190.
+    // a list, whose items of the same keys run together, 190. Of an H200's L2 little is kept that
+    // long: 2 x 8 on 8192 keys, 40 heads on 8, 66 MB, 63 us by three items of 16 rows, 44 by two
+    // of 32.
+    constexpr double kKept = 0.25;
     const double drawn_again =
-        double(of_kv_head - 1) * std::max(0.0, bytes - double(device.l2_bytes));
+        double(of_kv_head - 1) * std::max(0.0, bytes - kKept * double(device.l2_bytes));
     cost.transfer_us += std::max((uneven * bytes + drawn_again) / memory_bytes_per_us,
                                  short_items_us(spec, plan, device, of_cta, units));
     if (has_scaled_cache(spec) && at_once * tile.warps < 8) cost.slowdown *= kSingleWarp;
-    cost.beside_us += kStretchItemUs * std::max(0.0, of_cta - 1);
+    cost.beside_us += beside_stretches_us(spec, shape, tile, of_cta, bytes / memory_bytes_per_us);
     cost.seen = seen_of_chunk(spec, shape, tile);
     return cost;
   }
@@ -279,12 +310,14 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
   // where two CTAs fit on a processor, those of a cluster share one: 49.7 us against 45.1.
   const bool is_many =
       work.is_described && double(items) > 2 * clusters_at_once(spec, plan, device);
+  const double uneven_cluster = shape.batch < kManyClustered ? kUnevenClusters : kUnevenOfMany;
+  const double uneven_list = shape.kv_len > kLongContext ? kUnevenListOfLong : kUnevenList;
   const double uneven = (waits_for_room                                        ? is_many ? 1 : 1.2
                          : tile.in_cluster && resident(spec, plan, device) > 1 ? 1.1
                                                                                : 1) *
                         (filled == 1       ? 1
-                         : tile.in_cluster ? 1 + kUnevenClusters * (1 - filled)
-                                           : 1 + kUnevenList * (1 - filled));
+                         : tile.in_cluster ? 1 + uneven_cluster * (1 - filled)
+                                           : 1 + uneven_list * (1 - filled));
   const double tiles = std::ceil(units / pieces);
   const bool waits = has_scaled_cache(spec) && rounds * tile.warps < 8;
   return {
@@ -298,10 +331,11 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
       .transfer_us = std::max(uneven * bytes / memory_bytes_per_us +
                                   uneven_us(spec, plan, shape, device, work, double(items), pieces),
                               short_items_us(spec, plan, device, ctas / at_once, units / pieces)),
-      .beside_us = beside_us(spec, plan, device, double(items), pieces) +
+      .beside_us = beside_us(spec, plan, shape, device, double(items), pieces) +
+                   second_us(spec, plan, shape, ctas / at_once) +
                    crowded_us(spec, tile, shape, device, resident(spec, plan, device), rounds) +
                    (is_whole ? whole_us(spec, device, of_sequences.longest_units) +
-                                   found_us(shape, ctas / at_once)
+                                   found_us(shape, tile, ctas / at_once)
                              : 0),
       .seen = seen_of_chunk(spec, shape, tile)};
 }

@@ -304,13 +304,16 @@ ShapeCost shape_cost(const AttentionSpec& spec, const KernelPlan& plan, const Pr
 
   const double dims = padded(spec.head_dim_qk) + padded(spec.head_dim_v);
   constexpr double kMemoryShare = 0.8;  // of the datasheet's rate, as of the sm90a family
+  // As of the sm90a family, whose tiles of packed sequences are as empty then; it was not timed.
+  constexpr std::int64_t kFewQueries = 9;
+  constexpr double kOfFew = 1.3;
   const double bytes =
       sm80_elements(spec).bytes * dims * double(shape.batch) *
       (double(shape.heads) * double(shape.q_len) +
        double(shape.kv_heads) * double(shape.kv_len) * seen_keys(work, shape) * filled);
   return {.rounds = std::max(rounds, 1 / filled),
           .tiles = std::ceil(double(shape.kv_len) / tile.tile_kv) * work.share * filled,
-          .slowdown = 1 + idle,
+          .slowdown = (1 + idle) * (is_packed(spec) && shape.q_len < kFewQueries ? kOfFew : 1),
           .units_per_us = device.clock_ghz * 1e3,
           .transfer_us = bytes / (kMemoryShare * device.memory_gb_per_s * 1e3),
           .beside_us =

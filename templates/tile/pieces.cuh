@@ -43,17 +43,34 @@ ATT_FN PieceOfItem listed_piece(const PackedParams& p, int index) {
   return own;
 }
 
-// Tile `index` of the tiles of all packed sequences, in their order; every warp counts them for
-// itself, a lane those of some sequences that follow one another, whose lengths it finds in L1
-// once it has asked for the first ones. No rows where there are fewer.
-ATT_FN Item found_item(const PackedParams& p, int h_kv, int index) {
+// The first entries of a sequence's row of the table, a line each of some threads: while its length
+// is asked for, they come.
+ATT_FN void ask_for_pages(const PackedParams& p, int b) {
+  if constexpr (spec::kIsPaged) {
+    constexpr int kOfLine = 32;
+    const PageTable& table = page_table_of(p);
+    const int entry = kOfLine * thread_index();
+    if (thread_index() < 32 && entry < table.pages_per_sequence) {
+      prefetch_global(table.entries + static_cast<long long>(b) * table.pages_per_sequence + entry);
+    }
+  }
+}
+
+struct FoundTile {
+  int b, tile;  // tile of a K/V head of sequence b; b < 0: there is none
+};
+
+// Tile `index` of those that sequences have beyond `of_token` each. Every warp counts them for
+// itself, a lane those of some sequences that follow one another, whose lengths it finds in L1 once
+// it has asked for the first ones.
+ATT_FN FoundTile further_tile(const PackedParams& p, int group, int of_token, int index) {
   // Of a sequence, and of a lane: whatever lengths say, sums fit.
   constexpr int kMostTiles = 1 << 24;
-  const auto grid_of = [&](const Sequence& sequence) {
-    return packed_tiles(p.heads, p.kv_heads, sequence.q_len, plan::kTileQ);
-  };
-  const auto tiles_of = [&](const Sequence& sequence) {
-    return sequence.q_len > 0 ? min_i32(grid_of(sequence).per_kv_head(), kMostTiles) : 0;
+  const auto tiles_of = [&](int b) {
+    const int q_len = sequence_of(p, b).q_len;
+    if (static_cast<long long>(q_len) * group <= plan::kTileQ) return 0;
+    const auto grid = packed_tiles(p.heads, p.kv_heads, q_len, plan::kTileQ);
+    return min_i32(grid.per_kv_head() - of_token, kMostTiles);
   };
   const int of_lane = tile_count(p.batch, 32);
   int tiles = 0;
@@ -61,27 +78,39 @@ ATT_FN Item found_item(const PackedParams& p, int h_kv, int index) {
   for (int i = 0; i < of_lane; ++i) {
     const int b = lane_index() * of_lane + i;
     if (b >= p.batch) break;
-    Sequence sequence = sequence_of(p, b);
-    sequence.kv_len = opaque(sequence.kv_len);  // asked for beside q_len, not after it
-    tiles = min_i32(tiles + tiles_of(sequence), kMostTiles);
+    tiles = min_i32(tiles + tiles_of(b), kMostTiles);
   }
   const int up_to = sum_up_to_lane(tiles);
   const unsigned has_it = ballot(up_to > index);
-  if (has_it == 0) return {};
+  if (has_it == 0) return {-1, 0};
   const int lane = highest_bit(has_it & (0u - has_it));
-  int rest = index - shuffle_from(up_to - tiles, lane);
+  index -= shuffle_from(up_to - tiles, lane);
 #pragma unroll 1
   for (int b = lane * of_lane; b < p.batch; ++b) {
-    const Sequence sequence = sequence_of(p, b);
-    const int own = tiles_of(sequence);
-    if (rest < own) {
-      const PackedTiles<int> grid = grid_of(sequence);
-      return item_of(p, sequence, grid.heads_per_item, b, h_kv, rest % grid.head_parts,
-                     rest / grid.head_parts);
-    }
-    rest -= own;
+    const int own = tiles_of(b);
+    if (index < own) return {b, of_token + index};
+    index -= own;
   }
-  return {};
+  return {-1, 0};
+}
+
+// Item `index` of a K/V head's of all packed sequences: first the tiles that each sequence has if
+// it has a single query, so that a token's CTAs ask for no other sequence's length, then all
+// others, in the order of sequences. No rows where there is none.
+ATT_FN Item found_item(const PackedParams& p, int h_kv, int index) {
+  const int group = p.heads / p.kv_heads;
+  const int of_token = tile_count(group, plan::kTileQ);
+  FoundTile found = {index, 0};
+  if (of_token > 1) found = {index / of_token, index % of_token};
+  if (found.b >= p.batch) found = further_tile(p, group, of_token, index - p.batch * of_token);
+  if (found.b < 0) return {};
+  ask_for_pages(p, found.b);
+  Sequence sequence = sequence_of(p, found.b);
+  sequence.kv_len = opaque(sequence.kv_len);  // asked for beside q_len, not after it
+  if (sequence.q_len <= 0) return {};
+  const auto grid = packed_tiles(p.heads, p.kv_heads, sequence.q_len, plan::kTileQ);
+  return item_of(p, sequence, grid.heads_per_item, found.b, h_kv, found.tile % grid.head_parts,
+                 found.tile / grid.head_parts);
 }
 
 // Whether CTAs of packed sequences find their items for themselves, those of a cluster the same

@@ -145,7 +145,8 @@ TEST(DecodePacked, LongSequencesBesideShortOnes) {
   }
 }
 
-// More sequences than a warp has lanes, whose items every CTA finds for itself.
+// More sequences than a warp has lanes, whose items every CTA finds for itself, and more heads of a
+// K/V head than an item has rows.
 TEST(DecodePacked, ItemsOfManySequencesAreFound) {
   KernelBank& bank = KernelBank::instance();
   if (!bank.missing().empty()) GTEST_SKIP() << bank.missing();
@@ -155,7 +156,7 @@ TEST(DecodePacked, ItemsOfManySequencesAreFound) {
     cu_kv.push_back(cu_kv.back() + (b % 13 == 8 ? 0 : 3 + 37 * b % 150));
   }
   const ProblemShape shape{
-      .batch = 75, .heads = 4, .kv_heads = 2, .q_len = cu_q.back(), .kv_len = cu_kv.back()};
+      .batch = 75, .heads = 40, .kv_heads = 2, .q_len = cu_q.back(), .kv_len = cu_kv.back()};
   const AttentionSpec spec =
       spec_of("name: t\ndtype: bf16\nlayout: thd\nhead_dim: 64\nmask: causal\n");
   std::vector<Request> requests;

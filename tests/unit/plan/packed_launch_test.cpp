@@ -1,6 +1,7 @@
 // Launches of packed sequences: the lists of their tiles, and the rows that lie one after another.
 #include <gtest/gtest.h>
 
+#include <random>
 #include <set>
 
 #include "generator/plan/launch.hpp"
@@ -28,6 +29,31 @@ TEST(PackedLaunch, APackedBatchHasNoMoreTilesThanItsList) {
   // Four of one token more than a tile, and one of the rest.
   const std::int64_t tiles = 4 * 2 + (1000 - 4 * 129 + 127) / 128;
   EXPECT_LE(tiles, 1000 / 128 + 5);
+}
+
+// CTAs that find their items take one of each sequence's first ones and one of all others.
+TEST(PackedLaunch, NoBatchHasMoreItemsThanCtasThatFindThem) {
+  std::mt19937 random(17);
+  for (const auto& [heads, tile] :
+       {std::pair{1, 16}, {3, 16}, {4, 16}, {16, 16}, {24, 16}, {5, 32}, {40, 32}}) {
+    for (int batch = 0; batch < 200; ++batch) {
+      ProblemShape shape{.batch = 1 + batch % 9, .heads = 2 * heads, .kv_heads = 2, .kv_len = 9};
+      std::int64_t items = shape.batch * att::tile_count(heads, tile);
+      for (int b = 0; b < shape.batch; ++b) {
+        const int queries = random() % 3 == 0 ? 0 : random() % (batch % 2 == 0 ? 5 : 90);
+        shape.q_len += queries;
+        if (queries == 0) continue;
+        const auto tiles = att::packed_tiles(heads, 1, queries, tile);
+        ASSERT_GE(tiles.per_kv_head(), att::tile_count(heads, tile));
+        items += tiles.per_kv_head() - att::tile_count(heads, tile);
+      }
+      const Launch launch{.item = WorkItem::kFoundTile, .tile = tile};
+      EXPECT_LE(2 * items, item_count(packed_spec(), {}, launch, shape)) << heads << " " << tile;
+    }
+  }
+  const ProblemShape tokens{.batch = 8, .heads = 4, .kv_heads = 1, .q_len = 4, .kv_len = 9};
+  const Launch launch{.item = WorkItem::kFoundTile, .tile = 16};
+  EXPECT_EQ(item_count(packed_spec(), {}, launch, tokens), 8) << "four queries of four heads fit";
 }
 
 TEST(PackedLaunch, TheListOfItemsIsMadeRightBeforeItIsRead) {
