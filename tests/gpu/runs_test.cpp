@@ -103,12 +103,13 @@ TEST_P(ToldRuns, AreThoseOfNumbersThatHaveOne) {
 TEST_P(ToldRuns, FaultsAreSeen) {
   const std::vector<planted::Fault> faults = {
       {"a run begins a position late",
-       {{": begin == 0 ? kRunsBegin : begin;", ": begin == 0 ? kRunsBegin : begin + 1;"}}},
-      {"a thread does not know where a run before its positions began",
-       {{"int begin = last_before;", "int begin = 0;"}}}};
+       {{"= begin == 0 ? kRunsBegin : begin;", "= begin == 0 ? kRunsBegin : begin + 1;"}}},
+      {"a word does not know where a run before it began",
+       {{"if (tables.starts[word] != 0) before = word;", ""}}}};
   EXPECT_TRUE(are_found(faults, spec_, kShapes[0], forward_.front()));
-  const planted::Fault ends = {"a run ends a position early",
-                               {{"? kRunsEnd : end;", "? kRunsEnd : end - 1;"}}};
+  const planted::Fault ends = {
+      "a run ends a position early",
+      {{": end_word * 32 + first_bit(", ": end_word * 32 - 1 + first_bit("}}};
   EXPECT_TRUE(is_found(ends, spec_, kShapes[0], backward_.front()));
 }
 
@@ -119,8 +120,9 @@ class UntoldRuns : public Runs {};
 TEST_P(UntoldRuns, FaultsAreSeen) {
   const std::vector<planted::Fault> faults = {
       {"runs are told where a number has two",
-       {{"(is_compared && tables.repeats == 0)", "is_compared"}}},
-      {"nobody looks whether they are told", {{"if (runs_are_told(c))", "if (true)"}}}};
+       {{"is_told = tables.repeats == 0;", "is_told = true;"}}},
+      {"nobody looks whether they are told",
+       {{fmt::format("return t0 == ({});", expr::kRunsBegin), "return t0 < 0;"}}}};
   EXPECT_TRUE(are_found(faults, spec_, kShapes[1], forward_.front()));
 }
 

@@ -81,6 +81,14 @@ INSTANTIATE_TEST_SUITE_P(
         Small{"Documents",
               "dtype: bf16\nhead_dim: 64\nmask: causal and document(doc)\n"
               "tensors: {doc: {dtype: int32, dims: [batch, kv_len], sample: segments(mean=90)}}\n"},
+        Small{"Runs",
+              "dtype: bf16\nhead_dim: 64\nmask: causal and document(doc)\n"
+              "tensors: {doc: {dtype: int32, dims: [batch, kv_len], sample: segments(mean=90)}}\n",
+              "sm90a forward sm_90a runs w2 k64 s4 b1 c1 longest g16 frozen tma"},
+        Small{"RunsOfSeveral",
+              "dtype: bf16\nhead_dim: 64\nmask: document(doc)\n"
+              "tensors: {doc: {dtype: int32, dims: [batch, kv_len], sample: \"uniform(0, 1)\"}}\n",
+              "sm90a forward sm_90a runs w2 k64 s4 b1 c1 longest g16 frozen tma"},
         Small{"Fp32", "dtype: fp32\nhead_dim: 64\nmask: causal\n"}),
     name_of);
 
@@ -112,6 +120,10 @@ INSTANTIATE_TEST_SUITE_P(
               "dtype: fp16\nhead_dim: 64\nscore: score + bias[q_idx, kv_idx]\n"
               "tensors: {bias: {dtype: float32, dims: [q_len, kv_len], grad: true}}\n"},
         Small{"Dropout", "dtype: bf16\nhead_dim: 64\nmask: causal\ndropout: 0.2\n"},
+        Small{"Runs",
+              "dtype: bf16\nhead_dim: 64\nmask: document(doc)\n"
+              "tensors: {doc: {dtype: int32, dims: [batch, kv_len], sample: segments(mean=90)}}\n",
+              "sm90a backward sm_90a runs w2 q64 s2 counter"},
         Small{"Fp32", "dtype: fp32\nhead_dim: 64\n"}),
     name_of);
 
