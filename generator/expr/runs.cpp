@@ -14,9 +14,8 @@ void collect_operands(const Expr& e, std::vector<Expr>& operands) {
   for (const Expr& arg : e->args) collect_operands(arg, operands);
 }
 
-bool is_same_everywhere(const Expr& e) {
-  return !depends_on(e, Variable::kQIdx) && !depends_on(e, Variable::kKvIdx);
-}
+// Whether it is one number for all of a tile to the interval code, too.
+bool is_same_everywhere(const Expr& e) { return !depends_on_position(e) && !contains_load(e); }
 
 bool is_key_index(const Expr& e) {
   return e->op == Op::kVariable && e->variable == Variable::kKvIdx && e->int_value == 0;

@@ -40,8 +40,9 @@ KernelPlan with_runs(KernelPlan plan) {
   return plan;
 }
 
-// Fewer keys are walked before it is known which of them live.
-constexpr std::int64_t kLeastKeysForRuns = 2048;
+// Fewer keys are walked before it is known which of them live, and fewer queries do not wait for
+// one CTA that looks through all keys.
+constexpr std::int64_t kLeastForRuns = 2048;
 
 bool takes_runs(Family family) {
   return family == Family::kSm90a || family == Family::kSm90aOrdered;
@@ -223,7 +224,7 @@ namespace {
 
 // What runs spare, of the time without them, or cost where sequences are short.
 double cost_with_runs(const ProblemShape& shape) {
-  return shape.kv_len >= kLeastKeysForRuns ? 0.9 : 1.1;
+  return std::min(shape.q_len, shape.kv_len) >= kLeastForRuns ? 0.9 : 1.1;
 }
 
 }  // namespace
@@ -265,13 +266,14 @@ Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const P
   ATT_TRY(const std::vector<Family> families, families_for(spec, device.target, pass));
   std::vector<std::pair<double, KernelPlan>> costed;
   const auto add = [&](const AttentionSpec& of, const ProblemShape& at) {
+    const bool may_have_runs = has_runs(of);
     for (const Family family : families) {
       const auto is_needless = family_operations(family, pass)->need_not_be_measured;
       for (const KernelPlan& plan : whole_plans(of, family, device, pass)) {
         if (is_needless != nullptr && is_needless(of, plan, at)) continue;
         const double us = cost_us(of, plan, at, device);
         costed.emplace_back(us, with_residues(plan, of.residues));
-        if (takes_runs(family) && has_runs(of))
+        if (takes_runs(family) && may_have_runs)
           costed.emplace_back(us * cost_with_runs(at), with_runs(plan));
       }
     }

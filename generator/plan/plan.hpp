@@ -240,7 +240,8 @@ Result<std::vector<KernelPlan>> plans_by_cost(const AttentionSpec& spec, const P
                                               const DeviceFacts& device,
                                               Pass pass = Pass::kForward);
 // The cost model's choice over all families for the target: the first of plans_by_cost(), in a
-// small part of its time from the spec's second shape on.
+// small part of its time from the spec's second shape on. (Where runs alone would bring a family to
+// the front it is not.)
 Result<KernelPlan> default_plan(const AttentionSpec& spec, const ProblemShape& shape,
                                 const DeviceFacts& device, Pass pass = Pass::kForward);
 LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan);

@@ -152,7 +152,7 @@ int shared_bytes(const AttentionSpec& spec, const Sm90aBackwardPlan& tile) {
   const int apart =
       loads_keys_apart(spec, tile) ? 8 + slabs(spec.head_dim_v) * tile_kv(tile) * kSlabRowBytes : 0;
   const int packed = is_packed(spec) ? 32 + 8 * 2 : 0;
-  const int drawn = rows.scales ? 2 * tile.warpgroups * 256 : 0;
+  const int drawn = rows.scales ? 2 * tile.warpgroups * 512 : 0;
   return matrices + tile.stages * tile.tile_q * row_bytes + kHalvesBytes + 16 * (tile.stages + 1) +
          staged_rows + apart + packed + barriers + turns + drawn + kReadAgainBytes;
 }

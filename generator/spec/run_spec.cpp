@@ -1,12 +1,18 @@
 #include "generator/spec/run_spec.hpp"
 
+#include <algorithm>
+
+#include "generator/expr/intervals.hpp"
 #include "templates/params.h"
 
 namespace attune {
 
 bool has_runs(const AttentionSpec& spec) {
   if (is_packed(spec) || spec.batch_invariant || spec.residues > 1 || spec.runs) return false;
-  return spec.environment.tensors.size() + 2 <= att::kMaxTensors && expr::run_form(spec.mask);
+  if (spec.environment.tensors.size() + 2 > att::kMaxTensors) return false;
+  const auto form = expr::run_form(spec.mask);
+  // The pre-pass is that of the mask without runs, which a mask may be too long to have.
+  return form && std::ranges::count(expr::range_slots(spec.mask), form->slot()) > 0;
 }
 
 AttentionSpec run_spec(const AttentionSpec& spec, expr::RunsOf whose) {

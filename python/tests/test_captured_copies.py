@@ -4,7 +4,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from attune.torch import Untranslatable, _auxiliary  # noqa: E402
+from mods import LENGTH  # noqa: E402
+from test_flex_attention import operands  # noqa: E402
+from torch.nn.attention import flex_attention as torch_flex  # noqa: E402
+
+from attune.torch import Untranslatable, _auxiliary, flex_attention  # noqa: E402
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int16, torch.bfloat16, torch.float64])
@@ -36,3 +40,21 @@ def test_values_are_looked_at_once_a_version(monkeypatch):
         _auxiliary.as_auxiliary(tensor)
     monkeypatch.setattr(_auxiliary, "is_captured", lambda device: True)
     _auxiliary.as_auxiliary(tensor)  # to look would end the capture
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_values_that_no_longer_fit_fall_back():
+    """As at a first call, whose functions nobody knew."""
+    q, k, v = operands()
+    table = torch.zeros(LENGTH, dtype=torch.int64)
+
+    def large(score, b, h, q_idx, kv_idx):
+        return torch.where(table[kv_idx] > 2**35, score + 1, score)
+
+    for _ in range(4):
+        flex_attention(q, k, v, large, strict=True)
+    table[3] = 2**40
+    for _ in range(2):
+        assert (flex_attention(q, k, v, large) - torch_flex.flex_attention(q, k, v, large)).abs().max() < 1e-2
+    with pytest.raises(Untranslatable, match="beyond int32"):
+        flex_attention(q, k, v, large, strict=True)

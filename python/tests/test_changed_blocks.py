@@ -1,6 +1,7 @@
 """Block masks of this package whose blocks a program changes: they count then."""
 
 import copy
+import pickle
 
 import pytest
 
@@ -39,6 +40,8 @@ def test_blocks_that_somebody_changes(change):
     str(mask)  # reads them
     assert torch.equal(flex_attention(q, k, v, block_mask=copy.deepcopy(mask), strict=True), out)
     assert mask_mod_of(mask) is mods.causal
+    for again in (copy.deepcopy(mask), pickle.loads(pickle.dumps(mask))):
+        assert mask_mod_of(again) is mods.causal
     if change is without_reading_them:
         mask = create_block_mask(mods.causal, None, None, LENGTH, LENGTH, device="cpu", BLOCK_SIZE=16)
     change(mask)

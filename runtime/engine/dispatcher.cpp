@@ -49,8 +49,8 @@ std::vector<KernelPlan> unlike_plans(const AttentionSpec& spec,
     const auto is_no_easier = [&](const KernelPlan& other) {
       const TileShape others = tile_shape(other);
       const PlanResources others_needs = resources(spec, other);
-      return plan.family() == other.family() && tile.q == others.q && tile.kv == others.kv &&
-             needs.threads == others_needs.threads &&
+      return plan.family() == other.family() && plan.by_runs == other.by_runs &&
+             tile.q == others.q && tile.kv == others.kv && needs.threads == others_needs.threads &&
              needs.registers_per_thread >= others_needs.registers_per_thread;
     };
     if (std::ranges::none_of(chosen, is_no_easier)) chosen.push_back(plan);

@@ -19,7 +19,7 @@ std::vector<KernelEntry::Promise> KernelEntry::promises(
         has_residues(shape, residues) ? residue_shape(shape, residues) : shape;
     promised.push_back({part, promised_workspace(*part, plan, of_part, device)});
   }
-  if (has_runs(*spec)) {
+  if (plan.target == Target::kSm90a && has_runs(*spec)) {
     const expr::RunsOf whose =
         plan.pass == Pass::kForward ? expr::RunsOf::kQuery : expr::RunsOf::kBoth;
     const auto told = std::make_shared<const AttentionSpec>(run_spec(*spec, whose));

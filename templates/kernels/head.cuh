@@ -130,10 +130,16 @@ ATT_FN QBounds q_bounds(const Context& c, int k0, int k1) {
   return {min_i32(max_i32(k0 - (c.kv_len - c.q_len), 0), c.q_len), c.q_len};
 }
 
+// Where runs_are_told(), which is the same for all of an item, mask() is mask_by_runs()
+// (generator/expr/runs.hpp).
+constexpr bool kHasRuns = false;
+ATT_FN bool runs_are_told(const Context& c) { return false; }
+ATT_FN bool mask_by_runs(const Context& c, int q_idx, int kv_idx) { return false; }
+
 // Whether every row's live keys are one range (as of `causal` alone), and which of its ends can
 // differ from 0 and kv_len. With kRowIsRange, mask(c, q, k) is begin <= k && k < end of
 // row_bounds(c, q) for every k >= 0, those beyond kv_len included: a partial tile then costs a
-// compare an element and end.
+// compare an element and end. With kRowMayBeRange it is so where runs_are_told().
 constexpr bool kRowIsRange = false;
 constexpr bool kRowMayBeRange = false;
 constexpr bool kRowHasBegin = false;

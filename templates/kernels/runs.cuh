@@ -178,7 +178,8 @@ ATT_FN int number_rows(const ForwardParams& p) {
 }  // namespace att
 
 // The pre-pass of a mask by runs: its first CTAs work them out, the others make pairs of ranges.
-ATT_KERNEL ATT_JOIN(ATT_KERNEL_NAME, _ranges)(ATT_GRID_CONSTANT att::ForwardParams params) {
+ATT_KERNEL __launch_bounds__(att::kRunThreads)
+    ATT_JOIN(ATT_KERNEL_NAME, _ranges)(ATT_GRID_CONSTANT att::ForwardParams params) {
   __shared__ att::RunTables tables;
   att::begin_launch_in_front(params);
   const int rows = att::number_rows(params);

@@ -90,8 +90,9 @@ struct LoadedDeltas {
 // How a thread's word is drawn, of a warp whose 16 rows begin at `key_block` times 8 keys, an even
 // number. A draw has 32 keys, those of a pair of warps: each makes the draws of half of the
 // queries, takes both warps' bits, and leaves the other one's at `place`, kDrawnBytes of shared
-// memory. Lanes whose keys are neighbours need the same draws, too: each makes one of two, and they
-// tell each other the bits.
+// memory, another for the next tile: the other warp may not have read this one's by then. Lanes
+// whose keys are neighbours need the same draws, too: each makes one of two, and they tell each
+// other the bits.
 constexpr int kDrawnBytes = 2 * 32 * 4;
 struct PairDraws {
   int key_block;

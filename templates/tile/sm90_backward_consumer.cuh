@@ -292,9 +292,9 @@ struct Consumer {
         if (tiles <= (kSkipsDeadFirst ? 1 : 0)) mbarrier_wait(shared.v_full(), parity);
       }
       issue_dp();
-      // The other warp has read what this one left of the tile before: dV of that was made since.
       const int pair = warpgroup * 2 + thread / 64;
-      PairDraws draws{(k0 + warpgroup * kKeys) / 8 + thread / 32 * 2, shared.drawn(pair)};
+      PairDraws draws{(k0 + warpgroup * kKeys) / 8 + thread / 32 * 2,
+                      shared.drawn(pair, written & 1)};
       if constexpr (plan::kScalesRows) {
         draws.draw(item_context(p, own, b, now.h, h_kv), now.tile * (kTileQ / 16));
       }

@@ -167,7 +167,7 @@ constexpr int kBarriers = kItemBarrier + (kTakesItems ? 7 : 0);
 // What pairs of consumer warps draw for each other: dropped_elements.cuh.
 constexpr int kDrawnOffset = kBarrierOffset + 8 * kBarriers;
 constexpr int kSharedBytes =
-    kDrawnOffset + (plan::kScalesRows ? kConsumerThreads / 64 * kDrawnBytes : 0);
+    kDrawnOffset + (plan::kScalesRows ? kConsumerThreads / 32 * kDrawnBytes : 0);
 static_assert(kSharedBytes <= plan::kSharedBytes, "the host asks for less than the layout takes");
 
 struct SharedMemory {
@@ -189,7 +189,10 @@ struct SharedMemory {
   // store_halves()'.
   ATT_MEMBER unsigned halves() const { return base + kHalvesOffset; }
   ATT_MEMBER unsigned tile(int stage) const { return base + kTileOffset + 16 * stage; }
-  ATT_MEMBER unsigned drawn(int pair) const { return base + kDrawnOffset + pair * kDrawnBytes; }
+  // By turns of the tiles.
+  ATT_MEMBER unsigned drawn(int pair, int turn) const {
+    return base + kDrawnOffset + (2 * pair + turn) * kDrawnBytes;
+  }
   // Item n of the CTA and the one before it, and who knows them. V has come; K and V have been
   // read.
   ATT_MEMBER unsigned item_slot(unsigned n) const {

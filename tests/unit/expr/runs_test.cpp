@@ -42,7 +42,7 @@ TEST(Runs, AreOfTensorsThatQueryAndKeyLookUpAlike) {
         "doc[b, q_idx] == doc[0, kv_idx]", "doc[b, q_idx] == doc[b, kv_idx - 1]",
         "doc[b, q_idx] == doc[b, kv_idx // 2]", "doc[b, q_idx + kv_idx] == doc[b, kv_idx]",
         "doc[b, 3] == doc[b, kv_idx]", "doc[q_idx, q_idx] == doc[q_idx, kv_idx]",
-        "doc[b, q_idx] == limit",
+        "doc[doc[b, 0], q_idx] == doc[doc[b, 0], kv_idx]", "doc[b, q_idx] == limit",
         // An index that may lie beyond every end that a run has.
         "doc[b, q_idx * 4] == doc[b, kv_idx]", "doc[b, q_idx + limit] == doc[b, kv_idx]"}) {
     EXPECT_FALSE(run_form(parsed(mask))) << mask;

@@ -20,6 +20,8 @@ constexpr const char* kDocuments =
     "mask: causal and document(doc)\n"
     "tensors: {doc: {dtype: int32, dims: [batch, kv_len]}}\n";
 constexpr ProblemShape kLong{.batch = 2, .heads = 4, .kv_heads = 4, .q_len = 4096, .kv_len = 4096};
+constexpr ProblemShape kFewQueries{
+    .batch = 1, .heads = 32, .kv_heads = 32, .q_len = 512, .kv_len = 65536};
 constexpr ProblemShape kShort{.batch = 2, .heads = 4, .kv_heads = 4, .q_len = 512, .kv_len = 512};
 
 TEST(Runs, AreOfWholeSequences) {
@@ -29,6 +31,11 @@ TEST(Runs, AreOfWholeSequences) {
   EXPECT_FALSE(
       has_runs(spec_of("layout: thd\nmask: doc[q_idx] == doc[kv_idx]\n"
                        "tensors: {doc: {dtype: int32, dims: [kv_len]}}")));
+  // Longer than a program of ranges may be.
+  std::string terms;
+  for (int i = 0; i < 100; ++i) terms += " and abs(q_idx * 3 - kv_idx * 5 + doc[b, 7]) != 9";
+  EXPECT_FALSE(has_runs(spec_of("mask: document(doc)" + terms +
+                                "\ntensors: {doc: {dtype: int32, dims: [batch, kv_len]}}")));
   EXPECT_FALSE(has_runs(run_spec(spec_of(kDocuments), expr::RunsOf::kQuery)));
 }
 
@@ -42,6 +49,7 @@ TEST(Runs, PlansAreChosenOnHopperWhereSequencesAreLong) {
       EXPECT_EQ(plan->by_runs, target == Target::kSm90a);
       EXPECT_EQ(*plan, plans_by_cost(spec, kLong, facts, pass)->front());
       EXPECT_FALSE(default_plan(spec, kShort, facts, pass)->by_runs);
+      EXPECT_FALSE(default_plan(spec, kFewQueries, facts, pass)->by_runs);
     }
   }
 }

@@ -74,6 +74,14 @@ class BlockMask(torch_flex.BlockMask):
             [own[name] is blocks and version in (None, _version_of(blocks)) for name, blocks, version in self._read]
         )
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Of a copy: blocks that say no more than the mask_mod are made anew where they are read."""
+        state = dict(vars(self))
+        if self.is_its_mask_mod():
+            state = {name: value for name, value in state.items() if name not in _BLOCKS}
+            state["_read"] = ()
+        return state
+
     @property
     def device(self) -> torch.device:
         """On which blocks are, or would be."""

@@ -122,14 +122,17 @@ def flex_attention(
                 None if block_mask is None else (block_mask.seq_lengths, block_mask.BLOCK_SIZE),
             )  # fmt: skip
             seen, tensors = met
-            for bound in _bound_of(seen, says, query, key, value):
-                captured = tensors if bound.kept is None else [tensors[at] for at in bound.kept]
-                if bound.go is not None:
-                    found = bound.go(query, key, value, captured, return_lse)
-                    if found is not None:
-                        return found
-                elif bound.check(query, key, value, *captured) and (bound.holds is None or bound.holds()):
-                    return bound.run((query, key, value), captured, return_lse)
+            try:
+                for bound in _bound_of(seen, says, query, key, value):
+                    captured = tensors if bound.kept is None else [tensors[at] for at in bound.kept]
+                    if bound.go is not None:
+                        found = bound.go(query, key, value, captured, return_lse)
+                        if found is not None:
+                            return found
+                    elif bound.check(query, key, value, *captured) and (bound.holds is None or bound.holds()):
+                        return bound.run((query, key, value), captured, return_lse)
+            except Untranslatable:  # a tensor's values of today: what becomes of them is said below
+                pass
     wants_lse = return_lse or (return_aux is not None and return_aux.lse)
     given = query, key, value
     query, key, value = _autocast.cast(query, key, value)
@@ -151,9 +154,13 @@ def flex_attention(
         if look is not None and known is not None:
             key, value = of_one_batch(query, key, value)
             launch = known.launch
-            if known.sources or dropout:
-                tensors = look.tensors(known)
-                launch = Launch(tensors, known.variant.auxiliaries(tensors, query.device), known.scalars)
+            try:
+                if known.sources or dropout:
+                    tensors = look.tensors(known)
+                    launch = Launch(tensors, known.variant.auxiliaries(tensors, query.device), known.scalars)
+            except Untranslatable:
+                look = known = None
+        if look is not None and known is not None:
             if dropout:
                 launch.seed, launch.offset = _dropout.state_of(known.variant.spec, query.device)
             out, lse = attend(known.variant, known.plan, launch, query, key, value, return_lse)
