@@ -107,7 +107,8 @@ TEST_P(ToldRuns, FaultsAreSeen) {
       {"a run begins a position late",
        {{"= begin == 0 ? kRunsBegin : begin;", "= begin == 0 ? kRunsBegin : begin + 1;"}}},
       {"a word does not know where a run before it began",
-       {{"if (tables.starts[word] != 0) before = word;", ""}}}};
+       {{"if (tables.starts[word] != 0) before = word;",
+         "if (tables.starts[word] != 0) before = first;"}}}};
   EXPECT_TRUE(are_found(faults, spec_, kShapes[0], forward_.front()));
   const planted::Fault ends = {
       "a run ends a position early",
