@@ -158,6 +158,11 @@ bool is_int(const Expr& e, std::int64_t value) {
 
 bool is_comparison(Op op) { return op >= Op::kEqual && op <= Op::kGreaterEqual; }
 
+void collect_operands(const Expr& e, std::vector<Expr>& operands) {
+  if (e->op != Op::kAnd) return operands.push_back(e);
+  for (const Expr& arg : e->args) collect_operands(arg, operands);
+}
+
 Expr make_int(std::int64_t value, SourceSpan span) {
   auto node = blank(Op::kInt, Type::kInt32, span);
   node->int_value = wrap_int32(value);

@@ -29,6 +29,8 @@ bool is_normal_float(double value);                       // as float32: not 0, 
 bool is_one(const Expr& expression);                      // the constant 1
 bool is_int(const Expr& expression, std::int64_t value);  // the literal `value`
 bool is_comparison(Op op);
+// Appends what the outermost `and`s of `e` join: `e` itself where it is none.
+void collect_operands(const Expr& e, std::vector<Expr>& operands);
 
 // Same value and shape, whatever the spans and what is known of variables.
 bool equal(const Expr& a, const Expr& b);

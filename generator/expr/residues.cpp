@@ -64,11 +64,6 @@ int modulus_of(const Expr& e) {
   return is_difference ? static_cast<int>(n) : 1;
 }
 
-void collect_operands(const Expr& e, std::vector<Expr>& operands) {
-  if (e->op != Op::kAnd) return operands.push_back(e);
-  for (const Expr& arg : e->args) collect_operands(arg, operands);
-}
-
 class Rewriter {
  public:
   explicit Rewriter(int modulus)

@@ -9,11 +9,6 @@
 namespace attune::expr {
 namespace {
 
-void collect_operands(const Expr& e, std::vector<Expr>& operands) {
-  if (e->op != Op::kAnd) return operands.push_back(e);
-  for (const Expr& arg : e->args) collect_operands(arg, operands);
-}
-
 // Whether it is one number for all of a tile to the interval code, too.
 bool is_same_everywhere(const Expr& e) { return !depends_on_position(e) && !contains_load(e); }
 
