@@ -3,8 +3,7 @@
 // residue lies.
 #include <fmt/format.h>
 
-#include <algorithm>
-
+#include "tests/gpu/cheapest_plans.hpp"
 #include "tests/gpu/judge.hpp"
 #include "tests/gpu/planting.hpp"
 #include "tuner/measure/device_problem.hpp"
@@ -20,18 +19,8 @@ constexpr ProblemShape kShapes[] = {
 
 // The cheapest plan of each family that takes sequences apart.
 std::vector<KernelPlan> plans_of(const AttentionSpec& spec, Pass pass) {
-  const DeviceFacts& facts = KernelBank::instance().device().facts();
-  const std::vector<Family> families = families_for(spec, facts.target, pass).value();
-  std::vector<KernelPlan> plans;
-  for (const Family family : families) {
-    std::vector<KernelPlan> of_family = legal_plans(spec, family, facts, pass);
-    std::erase_if(of_family, [](const KernelPlan& plan) { return plan.residues == 1; });
-    const auto cost = [&](const KernelPlan& plan) {
-      return cost_us(spec, plan, kShapes[0], facts);
-    };
-    if (!of_family.empty()) plans.push_back(*std::ranges::min_element(of_family, {}, cost));
-  }
-  return plans;
+  return cheapest_plans(spec, pass, kShapes[0],
+                        [](const KernelPlan& plan) { return plan.residues > 1; });
 }
 
 constexpr const char* kSpecs[] = {

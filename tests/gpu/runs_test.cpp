@@ -2,8 +2,7 @@
 // tensor's numbers are runs and where they are not.
 #include <fmt/format.h>
 
-#include <algorithm>
-
+#include "tests/gpu/cheapest_plans.hpp"
 #include "tests/gpu/judge.hpp"
 #include "tests/gpu/planting.hpp"
 
@@ -17,18 +16,8 @@ constexpr ProblemShape kShapes[] = {
 
 // The cheapest plan of each family that works out runs.
 std::vector<KernelPlan> plans_of(const AttentionSpec& spec, Pass pass) {
-  const DeviceFacts& facts = KernelBank::instance().device().facts();
-  const auto families = families_for(spec, facts.target, pass);
-  std::vector<KernelPlan> plans;
-  for (const Family family : families.value()) {
-    std::vector<KernelPlan> of_family = legal_plans(spec, family, facts, pass);
-    std::erase_if(of_family, [](const KernelPlan& plan) { return !plan.by_runs; });
-    const auto cost = [&](const KernelPlan& plan) {
-      return cost_us(spec, plan, kShapes[0], facts);
-    };
-    if (!of_family.empty()) plans.push_back(*std::ranges::min_element(of_family, {}, cost));
-  }
-  return plans;
+  return cheapest_plans(spec, pass, kShapes[0],
+                        [](const KernelPlan& plan) { return plan.by_runs; });
 }
 
 // Numbers that rise; of which each has one run, or several; and as good as noise.
