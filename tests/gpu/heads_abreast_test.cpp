@@ -83,8 +83,8 @@ TEST_P(HeadsAbreast, FaultsAreSeen) {
       {"a warpgroup has the head before", {{"Slice{c.h + head, q0", "Slice{c.h + head / 2, q0"}}},
       {"the last head of a group has no warpgroup",
        {{"return c.h + head < (c.h_kv + 1)", "return c.h + head + 1 < (c.h_kv + 1)"}}},
-      {"a set begins a head late",
-       {{"(set - kv_head * sets) * abreast", "(set - kv_head * sets) * (abreast - 1)"}}}};
+      {"every set is its group's first",
+       {{"(set - kv_head * sets) * abreast", "(set - kv_head * sets) * 0"}}}};
   EXPECT_TRUE(are_found(faults, spec, shape, plans(spec).front()));
   const std::vector<planted::Fault> of_parts = {
       {"a warp has its warpgroup's first head", {{"* 16 / kHeadRows;", "* 0 / kHeadRows;"}}},

@@ -24,17 +24,16 @@ constexpr const char* kDropoutBit = "dropout bits of one lane shifted";
 // Four lanes share a row: a single query is in the first four.
 int dropout_lane(const Site& site) { return site.one_query ? 1 : 5; }
 
-// Masks that are ranges of keys are the same in both families.
+// Masks that are ranges of keys are the same in both families. Moves a range's end.
+Edit moved_range(const Site& site, const char* by) {
+  return {"return {keys.begin - k0, keys.end - k0, 0, 0};",
+          fmt::format("return {{keys.begin - k0, keys.end - k0 + (c.h == 1 && q >= {0} && "
+                      "q < {0} + 64 ? {1} : 0), 0, 0}};",
+                      site.row, by)};
+}
 void add_range_faults(const Site& site, std::vector<GpuFault>& faults) {
-  constexpr const char* kRange = "return {keys.begin - k0, keys.end - k0, 0, 0};";
-  const auto moved = [&](const char* by) {
-    return fmt::format(
-        "return {{keys.begin - k0, keys.end - k0 + (c.h == 1 && q >= {0} && q < {0} + 64 ? {1} : "
-        "0), 0, 0}};",
-        site.row, by);
-  };
-  faults.push_back({{kWide, {{kRange, moved("1")}}}});
-  faults.push_back({{kNarrow, {{kRange, moved("-1")}}}});
+  faults.push_back({{kWide, {moved_range(site, "1")}}});
+  faults.push_back({{kNarrow, {moved_range(site, "-1")}}});
 }
 
 // The mask's edges where they are not a range, of kernels that use templates/tile/row_mask.cuh.
@@ -197,14 +196,17 @@ std::vector<GpuFault> sm90_faults(const Site& site) {
         "(c.h == 1 && at.row >= {0} && at.row < {0} + 64 && at.first_key + at.lane + "
         "at_column == {1})",
         site.row, site.edge_key);
+    // Where runs are told of, the mask is a range.
     faults.push_back({{kWide,
                        {{kLow, fmt::format("s[low] = (mask_at(c, low_row, column, key) | "
                                            "{}) ? s[low]",
-                                           at_edge)}}}});
+                                           at_edge)},
+                        moved_range(site, "1")}}});
     faults.push_back({{kNarrow,
                        {{kLow, fmt::format("s[low] = (mask_at(c, low_row, column, key) & "
                                            "!{}) ? s[low]",
-                                           at_edge)}}}});
+                                           at_edge)},
+                        moved_range(site, "-1")}}});
   }
   if (site.has_dropout) {
     faults.push_back({{kDropoutBit,
