@@ -130,9 +130,10 @@ class RandomGradients : public RandomSpecs {
 TEST_F(RandomGradients, AreTheDerivative) {
   for_each_spec(Wanted::kBothPasses, [&](const AttentionSpec& spec, std::mt19937_64& random) {
     const ProblemShape shape = is_packed(spec) ? kTypical : random_shape(random, true);
-    const auto forward = plans_of(spec, shape, Pass::kForward, random, 0);
     const auto plans = plans_of(spec, shape, Pass::kBackward, random, 2);
-    if (forward.empty() || plans.empty()) return;
+    if (plans.empty()) return;
+    const auto forward = plans_of(spec, shape, Pass::kForward, random, 0);
+    if (forward.empty()) return;
     if (!is_packed(spec)) {
       for (std::uint64_t run = 0; run < number_of("ATTUNE_RANDOM_RUNS", 2); ++run) {
         std::vector<KernelPlan> whole = plans;
