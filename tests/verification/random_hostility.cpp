@@ -38,10 +38,11 @@ double odd_int(std::uint64_t kind, std::size_t at, std::size_t period, std::mt19
   }
 }
 
+// Bf16 and fp16 have each.
 double odd_float(std::uint64_t kind) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   constexpr double kFloats[] = {std::numeric_limits<double>::quiet_NaN(), kInfinity, -kInfinity,
-                                -0.0, 65504};
+                                -0.0, 65280};
   return kFloats[kind % std::size(kFloats)];
 }
 
