@@ -31,11 +31,13 @@ def _means(rows):
     return f"A peer's time over ours, geometric mean (least to most): {', '.join(shown)}." if shown else ""
 
 
-def render(text, made, header, rows):
-    """`text` with each section that there are rows for replaced between its markers, or appended."""
+def render(text, made, header, rows, every=()):
+    """`text` with each section that there are rows for replaced between its markers, or appended; but a section that
+    `text` has only by all of its rows, whose keys are among `every`."""
+    measured = {cells[0] for cells in rows}
     for name, beginnings, title, about in SECTIONS:
         of_section = [cells for cells in rows if cells[0].startswith(beginnings)]
-        if of_section:
+        if of_section and not page.stays(text, name, measured, [key for key in every if key.startswith(beginnings)]):
             parts = (f"## {title}", made, about, page.table(header, of_section), _means(of_section))
             text = page.replace_section(text, name, "\n\n".join(filter(None, parts)))
     if "<!-- summary:begin -->" in text:

@@ -3,7 +3,7 @@
 interleaved rounds with a cold L2. Times are of all kernels of the pass.
 
     python3 bench/backward_side_by_side.py --out backward.md
-    python3 bench/backward_side_by_side.py --page docs/performance.md     # its sections, of the rows measured
+    python3 bench/backward_side_by_side.py --page docs/performance.md     # its sections of which all rows were measured
     python3 bench/backward_side_by_side.py --only custom/ --workers 14     # compiled at once, timed one at a time
     python3 bench/backward_side_by_side.py --only 4096 --memory     # what a pass takes beside its operands, too
     python3 bench/backward_side_by_side.py --beside before/libattune.so --alone     # what a change did to all rows
@@ -474,12 +474,13 @@ def main():
         for cells in found:
             table.append(cells)
             print("  ".join(cells), file=sys.stderr, flush=True)
-    finally:  # a run that is stopped keeps what it has
+    finally:  # a run that is stopped keeps what it has, but for sections of a page that lack rows
         header = ["row", "Attune us", "TFLOP/s", "peers (their time over ours)", "largest difference in norm", "plan"]
         header += ["MB beside operands and gradients"] * options.memory
         if options.page:
             made = page.made(ROOT, torch, PROGRAM)
-            page.rewrite(options.page, lambda text: backward_page.render(text, made, header, table))
+            every = [row.key for row in rows()]
+            page.rewrite(options.page, lambda text: backward_page.render(text, made, header, table, every))
         else:
             page.write_table(options.out, ROOT, torch, PROGRAM, header, table)
 

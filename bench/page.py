@@ -194,11 +194,23 @@ TITLES = {
 }
 
 
-def render(page, results, fa3):
-    """`page` with each section that `results` has rows for replaced between its markers, or appended."""
+def stays(page, name, measured, wanted):
+    """Whether the page has the section and some of its rows, whose keys are `wanted`, were not measured: those of a run
+    that was stopped, or was of some rows alone, do not take their place. Says so."""
+    missing = [key for key in wanted if key not in measured]
+    if not missing or f"<!-- {name}:begin -->" not in page:
+        return False
+    print(f"section `{name}` stays as it was: {len(missing)} of its rows were not measured, {missing[0]} first", file=sys.stderr)
+    return True
+
+
+def render(page, results, fa3, every=()):
+    """`page` with each section that `results` has rows for replaced between its markers, or appended; but a section
+    that the page has only by all of its rows among `every`, the problems that there are."""
     present = {row["section"] for row in results["rows"]}
+    measured = {row["key"] for row in results["rows"]}
     for name, (title, make) in TITLES.items():
-        if name in present:
+        if name in present and not stays(page, name, measured, [p.key for p in every if p.section == name]):
             rows, untuned = _say_untuned_once([row for row in results["rows"] if row["section"] == name])
             others = [row for row in results["rows"] if row["section"] != name]
             body = (f"## {title}\n\n{preamble(results)}\n\n{untuned}{make(dict(results, rows=rows + others), fa3)}\n\n"

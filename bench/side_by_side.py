@@ -18,6 +18,7 @@ import argparse
 import concurrent.futures
 import functools
 import json
+import math
 import os
 import shlex
 import subprocess
@@ -111,10 +112,13 @@ def makers(problem, inputs, runtimes):
     return found
 
 
-def run_problem(problem, runtimes, flush, seed, torch):
+def run_problem(problem, runtimes, flush, seed, torch, latest=math.inf):
+    """Its row; None where its turn to be timed comes after `latest`, a time of time.monotonic()."""
     with in_turns.compiling():
         entries, live, notes, failures = checked_entries(problem, runtimes, seed, torch)
     with in_turns.timing():
+        if time.monotonic() > latest:
+            return None
         for entry in entries.values():
             notes.update(entry.timed_notes())
         times, rounds = time_entries(entries, flush, torch) if entries else ({}, 0)
@@ -200,13 +204,13 @@ def opened(options, torch):
     return library, runtimes, torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
 
 
-def measured_alone(options, seed, key):
+def measured_alone(options, seed, latest, key):
     """The row of a problem, of a process of its own."""
     import torch
 
     _, runtimes, flush = opened(options, torch)
     index, problem = next(found for found in enumerate(problems.all_problems([key])) if found[1].key == key)
-    return run_problem(problem, runtimes, flush, seed + index, torch)
+    return run_problem(problem, runtimes, flush, seed + index, torch, latest)
 
 
 def failed(key, error):
@@ -217,11 +221,16 @@ def failed(key, error):
 
 def rows_of(chosen, options, runtimes, flush, seed, torch):
     """The row of each, as it is known."""
-    if options.workers:
-        alone = functools.partial(measured_alone, options, seed)
-        yield from in_turns.results(alone, failed, [problem.key for problem in chosen], options.workers)
-        return
     started = time.monotonic()
+    if options.workers:
+        alone = functools.partial(measured_alone, options, seed, started + options.budget)
+        keys = [problem.key for problem in chosen]
+        for key, row in zip(keys, in_turns.results(alone, failed, keys, options.workers)):
+            if row is None:
+                print(f"out of time: left {key} out", file=sys.stderr)
+            else:
+                yield row
+        return
     compile_ahead(chosen, runtimes[options.cache != "":])  # a cache has the code that it was tuned with
     for index, problem in enumerate(chosen):
         if time.monotonic() - started > options.budget:
@@ -287,7 +296,8 @@ def main():
         return
     results = merge(options.render) if options.render else measure(options)
     save(options, results)
-    page.rewrite(options.out, lambda text: page.render(text, results, page.reference(ROOT)))
+    every = problems.all_problems()
+    page.rewrite(options.out, lambda text: page.render(text, results, page.reference(ROOT), every))
 
 
 if __name__ == "__main__":

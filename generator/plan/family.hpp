@@ -86,6 +86,11 @@ inline const FamilyOperations* family_operations(const KernelPlan& plan) {
   return family_operations(plan.family(), plan.pass);
 }
 
+// Whether the plan's kernels are of another spec than the plan is: worked_spec(), worked_plan().
+inline bool works_on_another_spec(const KernelPlan& plan) {
+  return plan.residues > 1 || plan.by_runs;
+}
+
 // What the family's `serves` says, of specs that it has a template for.
 Status serves(const FamilyOperations& family, const AttentionSpec& spec, Target target);
 

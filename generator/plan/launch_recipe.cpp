@@ -98,8 +98,7 @@ ItemTiles item_tiles(const AttentionSpec& spec, const KernelPlan& plan) {
 }
 
 LaunchRecipe launch_recipe(const AttentionSpec& spec, const KernelPlan& plan) {
-  if (plan.residues > 1 || plan.by_runs)
-    return launch_recipe(worked_spec(spec, plan), worked_plan(plan));
+  if (works_on_another_spec(plan)) return launch_recipe(worked_spec(spec, plan), worked_plan(plan));
   const FamilyOperations* family = family_operations(plan);
   if (family == nullptr) return {};
   LaunchRecipe recipe = family->launch_recipe(spec, plan);

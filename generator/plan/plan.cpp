@@ -204,7 +204,7 @@ Status check_worked(const AttentionSpec& spec, const KernelPlan& plan) {
 
 Status check_plan(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFacts& device) {
   ATT_CHECK(check_worked(spec, plan));
-  if (plan.residues > 1 || plan.by_runs)
+  if (works_on_another_spec(plan))
     return check_plan(worked_spec(spec, plan), worked_plan(plan), device);
   const FamilyOperations* family = family_operations(plan);
   if (family == nullptr) return family_missing(plan.family(), plan.pass);
@@ -214,8 +214,7 @@ Status check_plan(const AttentionSpec& spec, const KernelPlan& plan, const Devic
 }
 
 PlanResources resources(const AttentionSpec& spec, const KernelPlan& plan) {
-  if (plan.residues > 1 || plan.by_runs)
-    return resources(worked_spec(spec, plan), worked_plan(plan));
+  if (works_on_another_spec(plan)) return resources(worked_spec(spec, plan), worked_plan(plan));
   const FamilyOperations* family = family_operations(plan);
   return family ? family->resources(spec, plan) : PlanResources{};
 }
@@ -316,7 +315,7 @@ TileShape tile_shape(const KernelPlan& plan) {
 }
 
 std::vector<SharedMatrix> shared_matrices(const AttentionSpec& spec, const KernelPlan& plan) {
-  if (plan.residues > 1 || plan.by_runs)
+  if (works_on_another_spec(plan))
     return shared_matrices(worked_spec(spec, plan), worked_plan(plan));
   const FamilyOperations* family = family_operations(plan);
   if (family == nullptr || family->shared_matrices == nullptr) return {};

@@ -231,6 +231,12 @@ class Part {
     }
   }
 
+  // Of P that is rounded, and then scaled for what dropout drops.
+  double weight_variance(const RowView& view, const Key& key) const {
+    return square(view.keep_scale()) *
+           (rounding_variance(key.weight) + square(key.weight * key.deviation));
+  }
+
   // As the definition has it, and the variance of what a forward kernel makes of it.
   void find_output(const RowView& view) {
     o_.assign(dim_v(), 0);
@@ -238,7 +244,7 @@ class Part {
     for (const Key& key : keys_) {
       if (view.is_dropped(key.index)) continue;
       const double weight = key.weight * view.keep_scale();
-      const double variance = rounding_variance(weight) + square(weight * key.deviation);
+      const double variance = weight_variance(view, key);
       const double* value = view.value(key.index);
       for (std::size_t i = 0; i < dim_v(); ++i) {
         o_[i] += weight * value[i];
@@ -263,7 +269,7 @@ class Part {
       dp = view.keep_scale() * product.sum;
       dp_variance = square(view.keep_scale()) * product.variance;
       const double weight = key.weight * view.keep_scale();
-      const double variance = rounding_variance(weight) + square(weight * key.deviation);
+      const double variance = weight_variance(view, key);
       for (std::size_t i = 0; i < dim_v() && key_place != kUnwanted; ++i) {
         dv.add(static_cast<std::size_t>(key_place) * dim_v() + i, weight * d_o[i],
                variance * square(d_o[i]));

@@ -90,8 +90,9 @@ struct Sums {
   std::vector<double> values, variances, squares, counts;
 };
 
-// P and dS that are subnormal in the dtype or in fp32, and what is made of them, err by their size.
-inline constexpr double kUnderflow = 1e-34;
+// P and dS that are subnormal in the dtype or in fp32, and what is made of them, err by their size:
+// slopes of hundreds and queries of a thousand make 1e-32 of them.
+inline constexpr double kUnderflow = 1e-30;
 
 // `unit`, `smallest`: of the element's own rounding.
 inline Expected finished(std::string name, std::size_t width, Sums&& sums, double truncation,

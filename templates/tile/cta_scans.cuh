@@ -1,5 +1,6 @@
 // What the threads of a CTA before one make together of their values, or those behind it: of a CTA
-// of kScanThreads threads, all of which call these.
+// of kScanThreads threads, all of which call these. (Lists of items add up several saturating sums
+// at once, in loops that are not unrolled: prefix_sums.cuh.)
 #pragma once
 
 #include "templates/ptx/platform.cuh"

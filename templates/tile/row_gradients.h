@@ -158,7 +158,9 @@ ATT_FN PairGradient pair_gradient(const Context& c, const BackwardParams& p,
     d_p = keep * dot.sum;
     d_p_variance = square(keep) * variance_of(dot, spec::kHeadDimV);
     pair.weight = pair.probability * keep;
-    pair.weight_variance = rounding_variance(pair.weight) + square(pair.weight) * deviation;
+    // P is rounded, and then scaled for what dropout drops.
+    pair.weight_variance =
+        square(keep) * rounding_variance(pair.probability) + square(pair.weight) * deviation;
   }
   const double d_s = pair.probability * (d_p - query.delta);
   pair.score = d_s;

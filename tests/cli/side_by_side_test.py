@@ -144,6 +144,25 @@ class Page(unittest.TestCase):
         other = backward_page.render(forward, "D, G, commit def456. `X`", header, rows)
         self.assertNotIn("| backward, ", other.split("<!-- summary:end -->")[0], "of another commit")
 
+    def test_a_section_is_replaced_by_all_of_its_rows_alone(self):
+        every = [p for p in problems.all_problems() if p.section in ("forward", "dropout")]
+        rows = [row(p.key, p.section) for p in every]
+        whole = page.render("", results(*rows), FA3, every)
+        faster = [dict(r, us={"Attune": 1000.0}) for r in rows]
+        self.assertEqual(page.render(whole, results(*faster[1:3]), FA3, every), whole)
+        replaced = page.render(whole, results(*[r for r in faster if r["section"] == "dropout"], faster[0]), FA3, every)
+        self.assertEqual(replaced.split("<!-- dropout:begin -->")[0], whole.split("<!-- dropout:begin -->")[0])
+        self.assertNotEqual(replaced, whole)
+
+    def test_a_backward_section_is_replaced_by_all_of_its_rows_alone(self):
+        keys = ["dense/d64/full/512", "dense/d64/full/1024", "dropout/causal/2048"]
+        first = [[key, "490", "", "", "", "plan"] for key in keys]
+        header = ["row", "Attune us", "TFLOP/s", "peers", "difference", "plan"]
+        whole = backward_page.render("", "D", header, first, keys)
+        again = [[key, "480", "", "", "", "plan"] for key in keys]
+        self.assertEqual(backward_page.render(whole, "D", header, again[:1], keys), whole)
+        self.assertIn("| 480 |", backward_page.render(whole, "D", header, again[:2], keys))
+
     def test_other_head_dims_are_held_to_the_line_through_their_neighbours(self):
         def one(section, d, tflops, dv=None, causal=False):
             return row(f"{section}{d}{causal}", section, head_dim=d, head_dim_v=dv or d, causal=causal, flops=1e12,

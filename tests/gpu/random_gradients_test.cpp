@@ -83,6 +83,7 @@ class RandomGradients : public RandomSpecs {
     ++problems_;
     for (const KernelPlan& plan : plans) {
       SCOPED_TRACE(to_string(plan));
+      const Watchdog watchdog = watch(to_string(plan), shape);
       Gradients first;
       check_apart(spec, shape, random(), device, **made, plan, oracle,
                   [&](const Gradients& gradients) { return wrong_gradient(gradients, oracle); });
@@ -116,6 +117,7 @@ class RandomGradients : public RandomSpecs {
         oracle_backward(spec, problem, *given, (*made)->output_gradients(), sample);
     for (const KernelPlan& plan : plans) {
       SCOPED_TRACE(to_string(plan));
+      const Watchdog watchdog = watch(to_string(plan), problem.shape);
       check_apart(spec, problem.shape, random(), device, **made, plan, oracle,
                   [&](const Gradients& gradients) {
                     return wrong_gradient(gradients, oracle, sample, spec, problem);
@@ -128,9 +130,10 @@ class RandomGradients : public RandomSpecs {
 TEST_F(RandomGradients, AreTheDerivative) {
   for_each_spec(Wanted::kBothPasses, [&](const AttentionSpec& spec, std::mt19937_64& random) {
     const ProblemShape shape = is_packed(spec) ? kTypical : random_shape(random, true);
-    const auto forward = plans_of(spec, shape, Pass::kForward, random, 0);
     const auto plans = plans_of(spec, shape, Pass::kBackward, random, 2);
-    if (forward.empty() || plans.empty()) return;
+    if (plans.empty()) return;
+    const auto forward = plans_of(spec, shape, Pass::kForward, random, 0);
+    if (forward.empty()) return;
     if (!is_packed(spec)) {
       for (std::uint64_t run = 0; run < number_of("ATTUNE_RANDOM_RUNS", 2); ++run) {
         std::vector<KernelPlan> whole = plans;
@@ -153,6 +156,7 @@ TEST_F(RandomGradients, AreTheDerivative) {
       names += to_string(plan) + "; ";
     }
     SCOPED_TRACE(names);
+    const Watchdog watchdog = watch(names, kTypical);
     packed::check_random_gradients(
         {bank_.device(), spec, **bank_.get(spec, forward[0]), backward, Arithmetic::kMatrixUnit}, 2,
         random() % 1000000);

@@ -39,6 +39,7 @@ class RandomPlans : public RandomSpecs {
       std::vector<KernelPlan> repeating, others;
       for (const KernelPlan& plan : plans)
         (repeats(spec, plan) ? repeating : others).push_back(plan);
+      const Watchdog watchdog = watch(to_string(plans.front()) + " and others", shape);
       if (!repeating.empty()) {
         EXPECT_TRUE(judge(spec, problem, repeating, kLaunches)) << what;
       }
@@ -95,6 +96,7 @@ class RandomPlans : public RandomSpecs {
     for (const KernelPlan& plan : plans) {
       SCOPED_TRACE(fmt::format("{}, {}, {}", to_string(plan), what, to_string(problem.shape)));
       const auto kernel = bank_.get(spec, plan);
+      const Watchdog watchdog = watch(to_string(plan), problem.shape);
       const std::uint64_t seed = random();
       const auto launch = [&](bool with_lse) -> std::optional<Result<HostOutput>> {
         std::mt19937_64 placing(seed);
@@ -158,6 +160,7 @@ class RandomPlans : public RandomSpecs {
     for (const KernelPlan& plan : plans) {
       SCOPED_TRACE(fmt::format("{}, {}, {}", to_string(plan), what, to_string(problem.shape)));
       const auto kernel = bank_.get(spec, plan);
+      const Watchdog watchdog = watch(to_string(plan), problem.shape);
       check_launches(spec, plan, exact, [&]() -> std::optional<Result<HostOutput>> {
         auto out = packed::run_packed(bank_.device(), **kernel, spec, problem, rows,
                                       cache.k.empty() ? nullptr : &cache);

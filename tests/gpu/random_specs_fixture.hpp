@@ -1,7 +1,9 @@
 // Random specs, problems, and plans of every family: what the tests of both passes share.
 // ATTUNE_RANDOM_SECONDS goes on for as long, ATTUNE_TEST_SEED says with which spec one begins,
 // ATTUNE_RANDOM_RUNS how many problems a spec has, ATTUNE_RANDOM_KEYS how many keys a dense one at
-// most, where there is an emulated GPU.
+// most, where there is an emulated GPU, ATTUNE_RANDOM_HUNG after how many seconds of the launches
+// of one plan the process ends and says which, ATTUNE_RANDOM_PLANS a word that all plans have
+// ("runs").
 #pragma once
 
 #include <fmt/format.h>
@@ -16,6 +18,7 @@
 
 #include "generator/plan/any_pages.hpp"
 #include "tests/gpu/kernel_bank.hpp"
+#include "tests/gpu/watchdog.hpp"
 #include "tests/verification/random_specs.hpp"
 
 namespace attune::gpu_test {
@@ -53,7 +56,8 @@ class RandomSpecs : public testing::Test {
       }
       // Of GPUs' products alone.
       if (spec->precision == Precision::kTf32 && bank_.device().target() == Target::kCpu) continue;
-      SCOPED_TRACE(fmt::format("seed {}\n{}", seed, canonical_text(*spec)));
+      spec_text_ = fmt::format("seed {}\n{}", seed, canonical_text(*spec));
+      SCOPED_TRACE(spec_text_);
       check(*spec, random);
       ++specs_;
       if (seconds > 0) say();
@@ -63,12 +67,23 @@ class RandomSpecs : public testing::Test {
     EXPECT_GT(problems_, 0);
   }
 
+  // While the launches of a plan, or of several, are awaited.
+  Watchdog watch(const std::string& plans, const ProblemShape& shape) const {
+    return Watchdog(fmt::format("{}\n{}\n{}", plans, to_string(shape), spec_text_),
+                    std::chrono::seconds(number_of("ATTUNE_RANDOM_HUNG", 1800)));
+  }
+
   void say() const {
     std::printf("%d specs, %d kernels, %d without one, %d problems;", specs_, kernels_, unbuilt_,
                 problems_);
     for (const auto& [id, times] : refused_) std::printf(" %s %d", id.c_str(), times);
     std::printf("\n");
     std::fflush(stdout);
+  }
+
+  static bool is_wanted(const KernelPlan& plan) {
+    const char* const word = std::getenv("ATTUNE_RANDOM_PLANS");
+    return word == nullptr || to_string(plan).find(word) != std::string::npos;
   }
 
   // Some of each family, and the cheapest; kernels that were built.
@@ -89,7 +104,8 @@ class RandomSpecs : public testing::Test {
       return {};
     }
     for (const Family family : *families) {
-      const std::vector<KernelPlan> legal = legal_plans(spec, family, facts, pass);
+      std::vector<KernelPlan> legal = legal_plans(spec, family, facts, pass);
+      std::erase_if(legal, [](const KernelPlan& plan) { return !is_wanted(plan); });
       for (std::size_t i = 0; i < of_family && !legal.empty(); ++i) {
         const KernelPlan& plan = legal[random() % legal.size()];
         add(plan);
@@ -99,7 +115,7 @@ class RandomSpecs : public testing::Test {
       }
     }
     if (const auto by_cost = plans_by_cost(spec, shape, facts, pass);
-        by_cost.ok() && !by_cost->empty())
+        by_cost.ok() && !by_cost->empty() && (of_family == 0 || is_wanted(by_cost->front())))
       add(by_cost->front());
     std::vector<Request> requests;
     for (const KernelPlan& plan : plans) requests.push_back({spec, plan});
@@ -126,7 +142,7 @@ class RandomSpecs : public testing::Test {
         of({1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 255, 257, 400, 700, 1000, 2100});
     if (of({0, 1, 2}) == 0) shape.kv_len = shape.q_len;
     if (shape.q_len <= 3 && of({0, 1, 2, 3}) == 0) {
-      shape.kv_len = of({5000, 9000, 20011, 33000, 66001});
+      shape.kv_len = of({5000, 9000, 20011, 33000, 66001, 131072, 131079});
       // The oracle takes a second for 10^8 products.
       if (shape.kv_len > 32767) shape.batch = 1, shape.heads = shape.kv_heads * of({1, 2, 4});
     }
@@ -135,7 +151,7 @@ class RandomSpecs : public testing::Test {
       shape.batch = shape.kv_heads = 1;
       shape.heads = of({20, 64, 128});
     }
-    const auto most = static_cast<std::int64_t>(number_of("ATTUNE_RANDOM_KEYS", 66001));
+    const auto most = static_cast<std::int64_t>(number_of("ATTUNE_RANDOM_KEYS", 200000));
     shape.kv_len = std::min(shape.kv_len, most);
     if (!trains) return shape;
     shape.batch = std::min<std::int64_t>(shape.batch, 2);
@@ -191,6 +207,7 @@ class RandomSpecs : public testing::Test {
   KernelBank& bank_ = KernelBank::instance();
   int specs_ = 0, kernels_ = 0, unbuilt_ = 0, problems_ = 0;
   std::map<std::string, int> refused_;
+  std::string spec_text_;  // of the spec at hand
 };
 
 }  // namespace attune::gpu_test

@@ -2,13 +2,74 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "tests/verification/random_specs.hpp"
 
 namespace attune::random_specs {
+namespace {
 
-std::string make_hostile(const AttentionSpec& spec, HostProblem& problem, std::mt19937_64& random) {
+bool reads(const expr::Expr& e, int slot) {
+  return e &&
+         ((e->op == expr::Op::kLoad && e->slot == slot) ||
+          std::ranges::any_of(e->args, [&](const expr::Expr& arg) { return reads(arg, slot); }));
+}
+
+// Numbers that a mask may look up: of any size, the same again and again, in runs and in none.
+double odd_int(std::uint64_t kind, std::size_t at, std::size_t period, std::mt19937_64& random) {
+  constexpr double kLeast = -2147483648.0, kMost = 2147483647;
+  const std::size_t run = at / period;
+  switch (kind) {
+    case 0:
+      return kMost;
+    case 1:
+      return run % 2 == 0 ? kLeast : kMost;
+    case 2:
+      return static_cast<double>(run % 3);
+    case 3:
+      return static_cast<double>(run * 7919 % 4001);  // once each, in no order
+    case 4:
+      return -static_cast<double>(run);
+    case 5:
+      return at % period == 1 ? -1 : static_cast<double>(run);
+    default:
+      return static_cast<double>(static_cast<std::int32_t>(random()));
+  }
+}
+
+// Bf16 and fp16 have each.
+double odd_float(std::uint64_t kind) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  constexpr double kFloats[] = {std::numeric_limits<double>::quiet_NaN(), kInfinity, -kInfinity,
+                                -0.0, 65280};
+  return kFloats[kind % std::size(kFloats)];
+}
+
+// What masks alone look up, now and then; says of which slots.
+std::string make_tensors_hostile(const AttentionSpec& spec, HostProblem& problem,
+                                 std::mt19937_64& random) {
+  std::string changed;
+  for (std::size_t slot = 0; slot < problem.tensors.size(); ++slot) {
+    const expr::TensorDecl& tensor = spec.environment.tensors[slot];
+    const auto is_read = [&](const expr::Expr& e) { return reads(e, static_cast<int>(slot)); };
+    if (tensor.type == expr::TensorType::kBool || random() % 2 == 0) continue;
+    const bool is_int = tensor.type == expr::TensorType::kInt32;
+    if (!is_int && (is_read(spec.score) || is_read(spec.sink))) continue;
+    const std::size_t period = 2 + random() % 150;
+    const std::uint64_t kind = random() % 7;
+    std::vector<double>& values = problem.tensors[slot].values;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (is_int) values[i] = odd_int(kind, i, period, random);
+      if (!is_int && i % period == 1) values[i] = odd_float(random());
+    }
+    changed += fmt::format(", {} odd ({})", tensor.name, kind);
+  }
+  return changed;
+}
+
+std::string make_matrices_hostile(const AttentionSpec& spec, HostProblem& problem,
+                                  std::mt19937_64& random) {
   const auto below = [&](std::int64_t bound) {
     return std::uniform_int_distribution<std::int64_t>(0, bound - 1)(random);
   };
@@ -89,6 +150,13 @@ std::string make_hostile(const AttentionSpec& spec, HostProblem& problem, std::m
     default:
       return "nothing";
   }
+}
+
+}  // namespace
+
+std::string make_hostile(const AttentionSpec& spec, HostProblem& problem, std::mt19937_64& random) {
+  const std::string matrices = make_matrices_hostile(spec, problem, random);
+  return matrices + make_tensors_hostile(spec, problem, random);
 }
 
 }  // namespace attune::random_specs

@@ -223,8 +223,53 @@ class Writer {
                            tensor("int32", "[q_len]", ", sample: \"sorted(0, 300)\""), n);
     }
   }
+  // A query sees keys of its own number in a tensor: launches work out runs of equal ones.
+  std::string equal_numbers() {
+    struct Rows {
+      const char *dims, *indices;
+    };
+    constexpr Rows kRows[] = {{"", ""},
+                              {"heads, ", "h, "},
+                              {"kv_heads, ", "h_kv, "},
+                              {"2, ", "h % 2, "},
+                              {"3, 2, ", "1, h_kv, "},
+                              {"batch, ", "b, "},
+                              {"batch, ", "h - 1, "},
+                              {"batch, heads, ", "b, h, "}};
+    const Rows& rows = kRows[below(is_packed_ && !is_paged_ ? 5 : 8)];
+    const std::string dims =
+        fmt::format("[{}{}]", rows.dims,
+                    is_packed_ ? "kv_len" : pick({"kv_len", "kv_len", "kv_len", "q_len", "37"}));
+    const std::string of_query =
+        pick({"q_pos", "q_pos", "q_idx", "min(q_pos, kv_len - 1)", "q_pos // 2", "2 * q_idx + 1",
+              "kv_len - 1 - q_idx", "q_pos - 5", "q_idx + 3", "q_idx * 4000037"});
+    const std::string sample = pick({"segments(40)", "segments(300)", "\"sorted(0, 9)\"",
+                                     "\"uniform(0, 3)\"", "permutation", "skewed segments(60)"});
+    const std::string name = tensor("int32", dims.c_str(), (", sample: " + sample).c_str());
+    const std::string of_key = fmt::format("{}[{}kv_idx]", name, rows.indices);
+    const std::string equal =
+        one_in(3) ? fmt::format("{} == {}[{}{}]", of_key, name, rows.indices, of_query)
+                  : fmt::format("{}[{}{}] == {}", name, rows.indices, of_query, of_key);
+    switch (below(8)) {
+      case 0:
+      case 1:
+        return equal;
+      case 2:
+      case 3:
+        return fmt::format("kv_idx <= {} and {}", of_query, equal);
+      case 4:
+        return fmt::format("{} and {} > kv_idx", equal, of_query);
+      case 5:
+        return fmt::format("sliding_window({}) and {}", number(1, 300), equal);
+      case 6:
+        return fmt::format("causal and not ({})", equal);
+      default:
+        return fmt::format("causal and ({} or kv_idx < {})", equal, number(1, 9));
+    }
+  }
   std::string term() {
     if (one_in(8)) return odd_term();
+    if (one_in(8)) return equal_numbers();
     if (one_in(4)) return rarer_term();
     switch (below(24)) {
       case 0:

@@ -15,7 +15,8 @@ enum class Wanted { kForward, kBothPasses };
 std::string draw(std::mt19937_64& random, Wanted wanted);
 
 // Does nothing, or enlarges queries, shifts scores, makes a key hot, tails heavy, rows zero, or
-// scores rise by steps along the keys, and says what. Elements that are NaN stay so.
+// scores rise by steps along the keys, and says what. Elements that are NaN stay so. Of tensors
+// that masks look up some get any numbers, or runs of equal ones in any order.
 std::string make_hostile(const AttentionSpec& spec, HostProblem& problem, std::mt19937_64& random);
 
 }  // namespace attune::random_specs

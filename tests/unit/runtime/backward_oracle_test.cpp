@@ -181,6 +181,42 @@ TEST(BackwardOracle, TheSinksGradientIsThatOfItsTensor) {
   EXPECT_EQ(oracle.sink.values, oracle.tensors.front().values);
 }
 
+// A kernel's probability of 9e-39 is 0, whatever steep scores and large queries make of it.
+TEST(BackwardOracle, WhatUnderflowsMayBeNothing) {
+  const AttentionSpec spec = parsed("head_dim: 8\nsoftmax_scale: 1.0\nscore: score * score\n");
+  HostProblem problem = random_problem(spec, {.q_len = 1, .kv_len = 2}, 3);
+  std::ranges::fill(problem.q, 0);
+  std::ranges::fill(problem.k, 0);
+  problem.q[0] = 1000;
+  problem.k[0] = 0.08;
+  problem.k[8] = std::sqrt(6400 - 87.6) / 1000;
+  const BackwardOracle oracle =
+      oracle_backward(spec, problem, random_output_gradients(spec, problem.shape, 4));
+  EXPECT_GT(std::abs(oracle.dk.values[8]), 1e-33);
+  EXPECT_LT(std::abs(oracle.dk.values[8]), oracle.dk.limits[8]);
+}
+
+// P of 3.7e-8 is 2^-24 in fp16, before it is scaled for what dropout drops.
+TEST(BackwardOracle, DropoutScalesWhatRoundingMakesOfP) {
+  AttentionSpec spec = parsed("head_dim: 8\nsoftmax_scale: 1.0\ndropout: 0.96875\n");
+  spec.dtype = DType::kF16;
+  HostProblem problem = random_problem(spec, {.q_len = 1, .kv_len = 400}, 3);
+  std::ranges::fill(problem.q, 0);
+  std::ranges::fill(problem.k, 0);
+  problem.q[0] = 1;
+  problem.k[0] = 17.125;
+  const OutputGradients gradients = random_output_gradients(spec, problem.shape, 4);
+  const BackwardOracle oracle = oracle_backward(spec, problem, gradients);
+  const double p = std::exp(-17.125), of_rounding = round_to(DType::kF16, p) / p;
+  double largest = 0;
+  for (std::size_t i = 8; i < oracle.dv.values.size(); ++i) {
+    const double value = oracle.dv.values[i], error = std::abs(value * (of_rounding - 1));
+    EXPECT_LT(error, oracle.dv.limits[i]) << i;
+    largest = std::max(largest, error);
+  }
+  EXPECT_GT(largest, 0);
+}
+
 // The rows of a sample, from the exact O and LSE, are those of the whole.
 TEST(BackwardOracle, APackedSequenceIsTheProblemOfItsOwn) {
   const std::string lines =
