@@ -2,6 +2,7 @@
 //
 //     guess_race candidates SPEC...       plans to race: {"spec", "plan"}; no GPU
 //     guess_race backward SPEC...         the same of the backward pass
+//     guess_race serving SPEC...          the same of packed sequences, a plan of each kind
 //     guess_race compile CACHE LIST S     compiles these for S seconds, and says which were; no GPU
 //     guess_race run CACHE LIST S         times them, beginning no shape after S seconds
 //     guess_race replay TIMES [SHOWN]     what today's model takes of what `run` wrote; no GPU
@@ -26,6 +27,7 @@
 #include <tuple>
 #include <vector>
 
+#include "generator/plan/any_pages.hpp"
 #include "generator/plan/plan.hpp"
 #include "runtime/support/parallel.hpp"
 #include "tuner/measure/local_executor.hpp"
@@ -69,6 +71,41 @@ int other_parts(const Sm90aPlan& a, const Sm90aPlan& b) {
 bool same_tile(const Sm90aPlan& a, const Sm90aPlan& b) {
   return std::tuple(a.warpgroups, a.tile_kv, a.score_buffers, a.heads, a.pieces) ==
          std::tuple(b.warpgroups, b.tile_kv, b.score_buffers, b.heads, b.pieces);
+}
+
+// What makes plans for few queries differ in kind: a race has the cheapest of each.
+auto kind_of(const AttentionSpec& spec, const KernelPlan& plan) {
+  const auto* decode = std::get_if<DecodePlan>(&plan.tile);
+  const Sm90aPlan* tile = hopper(plan);
+  if (decode != nullptr) {
+    const bool is_exact = decode->in_cluster || !is_packed(spec);
+    const int cut = is_exact ? decode->pieces : std::min(decode->pieces, 2);
+    return std::tuple(plan.family(), decode->tile_q, decode->warps, cut, decode->stretches,
+                      decode->in_cluster);
+  }
+  if (tile != nullptr)
+    return std::tuple(plan.family(), tile->heads, tile->warpgroups, tile->pieces, false, false);
+  return std::tuple(plan.family(), 0, 0, 0, false, false);
+}
+
+Status list_kinds(const std::string& path) {
+  constexpr std::size_t kKinds = 10;
+  constexpr double kHopeless = 1.8;
+  ATT_TRY(const AttentionSpec spec, spec_of(path));
+  const DeviceFacts device = device_facts(Target::kSm90a);
+  for (const ProblemShape& shape : spec.tune_shapes) {
+    ATT_TRY(const std::vector<KernelPlan> plans, plans_by_cost(spec, shape, device));
+    std::set<decltype(kind_of(spec, plans.front()))> kinds;
+    const double least = cost_us(spec, plans.front(), shape, device);
+    for (const KernelPlan& plan : plans) {
+      if (kinds.size() >= kKinds || cost_us(spec, plan, shape, device) > kHopeless * least) break;
+      if (!kinds.insert(kind_of(spec, plan)).second) continue;
+      report({{"spec", path},
+              {"urgency", kinds.size() - 1},
+              {"plan", to_string(plan_for_pages(spec, spec.page_size, plan, device))}});
+    }
+  }
+  return ok_status();
 }
 
 Status list_candidates(const std::string& path, Pass pass) {
@@ -220,7 +257,8 @@ Status replay(const std::string& path, int shown) {
     }
     if (timed.empty()) continue;
     const Pass pass = std::get<KernelPlan>(timed.front()).pass;
-    ATT_TRY(const KernelPlan guess, default_plan(spec, shape, device, pass));
+    ATT_TRY(KernelPlan guess, default_plan(spec, shape, device, pass));
+    guess = plan_for_pages(spec, spec.page_size, guess, device);
     std::ranges::sort(timed);
     double guess_us = 0;
     for (const auto& [us, cost, plan] : timed) {
@@ -244,6 +282,10 @@ Status chosen(const std::vector<std::string>& words) {
   if (word(0) == "candidates" || word(0) == "backward") {
     const Pass pass = word(0) == "backward" ? Pass::kBackward : Pass::kForward;
     for (std::size_t i = 1; i < words.size(); ++i) ATT_CHECK(list_candidates(words[i], pass));
+    return ok_status();
+  }
+  if (word(0) == "serving") {
+    for (std::size_t i = 1; i < words.size(); ++i) ATT_CHECK(list_kinds(words[i]));
     return ok_status();
   }
   const bool takes_time = word(0) == "compile" || word(0) == "run";

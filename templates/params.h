@@ -113,7 +113,7 @@ struct alignas(16) PieceItem {
 // sm90_key_results.cuh.
 struct PieceLists {
   float* rows;       // what each of them found
-  int* arrivals;     // of each item, of each result, or of its warpgroups; zero at launch
+  int* arrivals;     // of each item, each result, or its warpgroups; zero at launch, or marked
   PieceItem* items;  // of packed sequences: what kernels do
   int processors;    // of the GPU
 };

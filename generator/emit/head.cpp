@@ -126,6 +126,7 @@ bool cuts_queries(const AttentionSpec& spec, const KernelPlan& plan) {
 std::string item_pass(const AttentionSpec& spec, const KernelPlan& plan) {
   if (!is_packed(spec)) return "";
   const WorkItem item = launch_recipe(spec, plan).main().item;
+  if (launch_recipe(spec, plan).main().marks_arrivals) return "";
   if (item == WorkItem::kStretch) return "\n#include \"templates/kernels/stretch_counters.cuh\"\n";
   if (item == WorkItem::kListedPiece) {
     return fmt::format("\n#include \"templates/kernels/{}.cuh\"\n",

@@ -241,6 +241,12 @@ int launch_pieces(const AttentionSpec& spec, int of_plan) {
   return spec.batch_invariant ? kFixedPieces : spec.shared_prefixes ? kSharedPieces : of_plan;
 }
 
+// Whether counters of arrivals are marked by the launch before (templates/ptx/arrive.cuh), so that
+// nobody need zero them. Where a launch in front lists pieces it zeroes them beside.
+bool marks_arrivals(const AttentionSpec& spec, const DecodePlan& tile) {
+  return !tile.in_cluster && (tile.stretches || !is_packed(spec)) && !spec.shared_prefixes;
+}
+
 LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
   const DecodePlan& tile = tile_of(plan);
   const PlanResources needs = resources_of(spec, plan);
@@ -248,6 +254,12 @@ LaunchRecipe recipe(const AttentionSpec& spec, const KernelPlan& plan) {
     LaunchRecipe recipe =
         piece_recipe(spec, plan.target, needs, tile.tile_q, launch_pieces(spec, tile.pieces));
     if (tile.stretches) take_stretches(recipe, ctas_at_once(spec, plan));
+    if (marks_arrivals(spec, tile)) {
+      Launch& main = recipe.launches.back();
+      main.zeroed.clear();
+      main.overlaps_previous = false;
+      main.marks_arrivals = true;
+    }
     return recipe;
   }
   LaunchRecipe recipe;
@@ -336,13 +348,15 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
              "constexpr bool kInCluster = {};\n"
              "constexpr bool kTakesStretches = {};\n"
              "constexpr bool kFillsProcessors = false;\n"
+             "constexpr bool kMarksArrivals = {};\n"
              "constexpr bool kMaskReadsHead = {};\n"
              "constexpr bool kMayReadTensors = {};\n"
              "constexpr int kSharedBytes = {};\n"
              "constexpr int kMinCtas = {};  // resident CTAs that the register budget must allow\n",
              decode::queries_in_registers(spec, tile), tile.tile_q, tile.step_keys, tile.stages,
-             tile.warps, tile.pieces, tile.in_cluster, tile.stretches, reads_head,
-             !spec.environment.tensors.empty(), resources_of(spec, plan).shared_memory_bytes, ctas);
+             tile.warps, tile.pieces, tile.in_cluster, tile.stretches, marks_arrivals(spec, tile),
+             reads_head, !spec.environment.tensors.empty(),
+             resources_of(spec, plan).shared_memory_bytes, ctas);
 }
 
 // Whole items are for short sequences: a CTA alone draws 4096 keys of d 128 in 40 us, and where

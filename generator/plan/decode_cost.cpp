@@ -24,11 +24,13 @@ bool finds_lengths(const AttentionSpec& spec) {
 }
 
 // A cluster lies in one of the groups that processors come in: of an H200 eight, 14 to 18 each.
+// Where a processor has room for one, two and three CTAs, it has clusters of four 30, 62 and 92
+// times at once, of eight 15, 30 and 45 times (cudaOccupancyMaxActiveClusters).
 double clusters_at_once(const AttentionSpec& spec, const KernelPlan& plan,
                         const DeviceFacts& device) {
   const int size = tile_of(plan).pieces, ctas = resident(spec, plan, device);
   const int groups = device.processor_count / 16;
-  return size == 2 ? device.processor_count / 2 * ctas : groups * (14 * ctas / size);
+  return size == 2 ? device.processor_count / 2 * ctas : groups * 15 * ctas / size;
 }
 
 // Of a key and its value.
@@ -80,11 +82,14 @@ double seen_of_chunk(const AttentionSpec& spec, const ProblemShape& shape, const
 
 // Of whole items, beside memory's time for all of them: one that is much longer than the others
 // keeps a CTA when these are done. A share of what it takes if it has all keys that one may have,
-// by fit to the launches of 10 to 40 us of docs/lab/serving_cliffs.md.
+// by fit to the launches of 10 to 40 us of docs/lab/serving_cliffs.md. Of packed sequences without
+// pages the shape has the mean, and the longest is more of a guess: 192 of 37 keys on average, 8
+// heads, 22.6 us, from a list 30.2.
 double whole_us(const AttentionSpec& spec, const DeviceFacts& device, double longest_units) {
-  constexpr double kShare = 0.3, kBytesPerClock = 30;
+  constexpr double kBytesPerClock = 30;
+  const double share = is_paged(spec) ? 0.3 : 0.1;
   const double bytes = longest_units * kUnitKeys * key_bytes(spec);
-  return kShare * bytes / (kBytesPerClock * device.clock_ghz * 1e3);
+  return share * bytes / (kBytesPerClock * device.clock_ghz * 1e3);
 }
 
 // What CTAs take that look for whole items which a sequence has beyond those of a single query,
@@ -210,8 +215,8 @@ PlanCost plan_cost(const AttentionSpec& spec, const KernelPlan& plan, const Devi
   constexpr double kPieceUs = 0.05;
   constexpr double kClusterMergeUs = 1;  // its CTAs read one another's shared memory
   constexpr double kDealUs = 4;          // a launch in front deals out the keys of packed sequences
-  // Of stretches: a CTA finds its own, counters are zeroed meanwhile.
-  constexpr double kStretchUs = 4.5;
+  // Of stretches: a CTA finds its own.
+  constexpr double kStretchUs = 3.6;
   // 32 rows of warps take longer to merge: 16 x 8 queries on up to 256 keys, 32 heads on 8, 21.8 us
   // so, by 16 rows, of which there are twice as many items, 18.4.
   const bool is_whole = finds_whole_items(spec, tile);

@@ -25,7 +25,7 @@ constexpr double kStretchSharedUs = 3, kClusterSharedUs = 1.5;
 constexpr double kStretchAloneUs = 1.5, kShortStretchesUs = 9, kFourAloneUs = 2;
 // CTAs that look for whole items themselves, which nobody merges: by fit to the launches of 10 to
 // 40 us of docs/lab/serving_cliffs.md.
-constexpr double kFoundUs = 1.5;
+constexpr double kFoundUs = 0.5;
 // CTAs of a cluster look for their item themselves, and wait for one another at both ends.
 constexpr double kPackedClusterUs = 2;
 // Of eight warps each, beside four: 2 x 5 queries on up to 1000 keys, four heads, d 64, 10.1

@@ -310,7 +310,7 @@ std::int64_t region_bytes(const AttentionSpec& spec, const WorkspaceRegion& regi
           product({piece_room(spec, region, shape).results, region.length_unit, region.columns, 4});
       break;
     case Content::kPieceArrivals:
-      bytes = product({piece_room(spec, region, shape).counters, 4});
+      bytes = product({piece_room(spec, region, shape).counters, columns(1), 4});
       break;
     case Content::kPieceItems:
       bytes =

@@ -71,7 +71,7 @@ struct WorkspaceRegion {
     kSequenceItems,     // pairs of int32: the items of packed sequences, of length_unit queries
     kKeyItems,          // the same of length_unit keys
     kPieceResults,      // fp32 [items of length_unit rows, pieces, length_unit, `columns`]
-    kPieceArrivals,     // int32 [items of length_unit rows]
+    kPieceArrivals,     // int32 [items of length_unit rows, `columns`]
     kPieceItems         // att::PieceItem: the list of pieces of packed sequences
   } content = Content::kSchedulerCounter;
   int slot = 0, of_slot = 0;
@@ -125,6 +125,9 @@ struct Launch {
   // kernel reads nothing of that one before it has waited for it, and does not end before it. Not
   // with regions that are zeroed in between.
   bool overlaps_previous = false;
+  // Of pieces: its counters of arrivals are as the launch before has left them, whatever that was,
+  // and nothing need run in front.
+  bool marks_arrivals = false;
 };
 
 // A pure function of spec and plan, so a cached image needs nothing more.

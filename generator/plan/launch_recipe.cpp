@@ -67,7 +67,7 @@ void add_item_list(const AttentionSpec& spec, const KernelPlan& plan, LaunchReci
     }
   }
   const auto main = std::ranges::find(recipe.launches, "", &Launch::symbol);
-  if (!takes_items(*main)) return;
+  if (!takes_items(*main) || main->marks_arrivals) return;
   const bool on_cpu = plan.target == Target::kCpu;
   Launch items = {
       .symbol = "_items", .threads = on_cpu ? 1 : att::kItemThreads, .item = WorkItem::kPass};

@@ -432,6 +432,7 @@ std::string head_constants(const AttentionSpec& spec, const KernelPlan& plan) {
       "constexpr bool kInCluster = false;\n"
       "constexpr bool kTakesStretches = {};\n"
       "constexpr bool kFillsProcessors = true;\n"
+      "constexpr bool kMarksArrivals = false;\n"
       "constexpr bool kMaskReadsHead = {};\n"
       "constexpr bool kMayReadTensors = {};\n"
       "constexpr int kSharedBytes = {};\n"

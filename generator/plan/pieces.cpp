@@ -15,6 +15,7 @@ namespace {
 // Results of pieces that wait to be merged, how many have come, and, of packed sequences, the list.
 std::vector<WorkspaceRegion> regions_of_pieces(const AttentionSpec& spec, int tile_q, int pieces) {
   using Content = WorkspaceRegion::Content;
+  constexpr int kCounterInts = 2;  // of att::MarkedCounter, templates/ptx/arrive.cuh
   std::vector<WorkspaceRegion> regions = {{.content = Content::kPieceResults,
                                            .slot = tile_q,
                                            .length_unit = tile_q,
@@ -23,6 +24,7 @@ std::vector<WorkspaceRegion> regions_of_pieces(const AttentionSpec& spec, int ti
                                           {.content = Content::kPieceArrivals,
                                            .slot = tile_q,
                                            .length_unit = tile_q,
+                                           .columns = kCounterInts,
                                            .pieces = pieces}};
   if (is_packed(spec)) {
     regions.push_back({.content = Content::kPieceItems, .slot = tile_q, .length_unit = tile_q});

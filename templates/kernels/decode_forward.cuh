@@ -37,7 +37,6 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
         sync_threads();  // the next one's keys take the place of the results
       }
     }
-    wait_for_launches_before();  // none ends before the one in front
     return;
   }
   if constexpr (spec::kIsPacked) {

@@ -8,7 +8,6 @@
 #pragma once
 
 #include "templates/kernels/head.cuh"
-#include "templates/ptx/arrive.cuh"
 #include "templates/ptx/cp_async.cuh"
 #include "templates/ptx/dependent_launch.cuh"
 #include "templates/ptx/shared_memory.cuh"
@@ -16,6 +15,7 @@
 #include "templates/tile/fixed_pieces.cuh"
 #include "templates/tile/load.cuh"
 #include "templates/tile/page_rows.cuh"
+#include "templates/tile/piece_arrivals.cuh"
 #include "templates/tile/pieces.cuh"
 
 namespace att {
@@ -107,6 +107,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
     look_up(next_pages, next);
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) load(pages[i], steps[i], i);
+    expect_arrivals(params, own);
     cp_async_wait<kAhead>();
     sync_threads();
     WarpPart part(params, item);
@@ -159,7 +160,7 @@ ATT_KERNEL __launch_bounds__(kThreads, plan::kMinCtas)
     });
     sync_threads();
     if (thread_index() == 0) {
-      is_last = arrive(params.pieces.arrivals + own.arrivals) == own.pieces - 1;
+      is_last = arrives_last(counter_of(params, own), own.pieces);
     }
     sync_threads();
     if (!is_last) return;

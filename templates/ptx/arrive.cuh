@@ -57,6 +57,38 @@ ATT_FN void raise(int* counter, int value) {
   asm volatile("red.release.gpu.global.max.s32 [%0], %1;" ::"l"(counter), "r"(value) : "memory");
 }
 
+// ---- Counters that nobody zeroes. What lies there before a launch is anything, but for what is
+// left of the launch before, whose last one to arrive leaves the mark alone. All who will arrive
+// look for it first, and put it there where it is not; so whoever arrives finds it, and a count
+// below it.
+using MarkedCounter = unsigned long long;
+
+constexpr MarkedCounter kCounterMark = 0xB7E151628AED0000ull, kCountBits = 0xFFFF;
+
+// One thread calls it, some time before it arrives.
+ATT_FN void mark_counter(MarkedCounter* counter) {
+  MarkedCounter found;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(found) : "l"(counter) : "memory");
+  if ((found & ~kCountBits) == kCounterMark) return;
+  // If it is another one by now, somebody else has marked it.
+  asm volatile("atom.relaxed.gpu.global.cas.b64 %0, [%1], %0, %2;"
+               : "+l"(found)
+               : "l"(counter), "l"(kCounterMark)
+               : "memory");
+}
+
+// As arrive(), of `all` that do: whether this is the last one.
+ATT_FN bool arrive_last(MarkedCounter* counter, int all) {
+  MarkedCounter before;
+  asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;"
+               : "=l"(before)
+               : "l"(counter), "l"(1ull)
+               : "memory");
+  if (static_cast<int>(before & kCountBits) != all - 1) return false;
+  *counter = kCounterMark;
+  return true;
+}
+
 ATT_FN void wait_a_while() { asm volatile("nanosleep.u32 64;"); }
 
 }  // namespace att

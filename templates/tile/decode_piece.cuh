@@ -115,6 +115,7 @@ ATT_FN void attend_piece(const ListKernelParams& params, const PieceOfItem& own,
 #pragma unroll
     for (int i = 0; i < plan::kStages - 1; ++i) load(step + i * plan::kWarps, i);
   }
+  expect_arrivals(params, own);
   cp_async_wait<plan::kStages - 1>();
   sync_threads();
   WarpPart part(params, item);
@@ -145,8 +146,6 @@ ATT_FN void attend_piece(const ListKernelParams& params, const PieceOfItem& own,
   begin_delivery(own, warps);
   part.store(warps);
   sync_threads();
-  if constexpr (plan::kTakesStretches)
-    wait_for_launches_before();  // arrivals are counted from zero
   deliver(params, own, warps, weights, share);
 }
 

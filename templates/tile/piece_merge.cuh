@@ -13,6 +13,7 @@
 #include "templates/ptx/arrive.cuh"
 #include "templates/ptx/math.cuh"
 #include "templates/tile/item_rows.cuh"
+#include "templates/tile/piece_arrivals.cuh"
 #include "templates/tile/pieces.cuh"
 
 namespace att {
@@ -49,7 +50,7 @@ ATT_FN int next_share(int* counter, int shares) {
 // another piece does not wait.
 ATT_FN int first_share(int* counter, const PieceOfItem& own, int shares) {
   constexpr int kMostPolls = 128;  // of about half a microsecond: no longer than a merge is worth
-  const bool last = arrive(counter) == own.pieces - 1;
+  const bool last = arrives_last(counter, own.pieces);
   if (shares == 1) return last ? 0 : kNoShare;
   if (last) return next_share(counter, shares);
   if (plan::kTakesStretches && own.goes_on) return kNoShare;

@@ -83,7 +83,7 @@ ATT_FN void deliver(const ListKernelParams& params, const PieceOfItem& own,
     }
   });
   sync_threads();
-  int* const counter = params.pieces.arrivals + own.arrivals;
+  int* const counter = counter_of(params, own);
   // Where the parts were.
   FourFloats* const sums = reinterpret_cast<FourFloats*>(parts.outputs);
   if (thread_index() == 0) share = first_share(counter, own, shares);

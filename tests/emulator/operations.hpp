@@ -63,6 +63,18 @@ inline void atom_relaxed_gpu_global_add_u32(u32& d, u64 a, u32 b) {
 inline void atom_acq_rel_gpu_global_add_u32(u32& d, u64 a, u32 b) {
   atom_relaxed_gpu_global_add_u32(d, a, b);
 }
+inline void atom_acq_rel_gpu_global_add_u64(u64& d, u64 a, u64 b) {
+  d = global<u64>(a);
+  global<u64>(a) = d + b;
+}
+inline void ld_relaxed_gpu_global_u64(u64& d, u64 a) {
+  let_others_run();
+  d = global<u64>(a);
+}
+inline void atom_relaxed_gpu_global_cas_b64(u64& d, u64 a, u64 expected, u64 b) {
+  d = global<u64>(a);
+  if (d == expected) global<u64>(a) = b;
+}
 inline void atom_relaxed_gpu_global_exch_b128(u128& d, u64 a, u128 b) {
   d = global<u128>(a);
   global<u128>(a) = b;

@@ -125,7 +125,7 @@ TEST(DecodePlan, PiecesAreBounded) {
   ProblemShape shape{.batch = 1, .heads = 32, .kv_heads = 8, .q_len = 1, .kv_len = 1000};
   const auto items = [&] { return item_count(spec, recipe, recipe.main(), shape); };
   EXPECT_EQ(items(), 8 * 64);
-  EXPECT_EQ(bytes_of(spec, recipe, shape), 8 * 64 * 16 * (128 + 2) * 4 + 8 * 4);
+  EXPECT_EQ(bytes_of(spec, recipe, shape), 8 * 64 * 16 * (128 + 2) * 4 + 8 * 8);
   shape.batch = 8;
   EXPECT_EQ(items(), 64 * (att::kMostPieces / 64));
   shape.batch = 100;
