@@ -51,7 +51,7 @@ ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
 ATT_KERNEL __launch_bounds__(att::sm90::kQueriesThreads)
     ATT_JOIN(ATT_KERNEL_NAME, _queries)(ATT_GRID_CONSTANT att::BackwardKernelParams p) {
   using namespace att::sm90;
-  att::wait_for_launches_before();
+  if constexpr (!kStartsQueriesEarly) att::wait_for_launches_before();
   int index = att::block_index();
   if constexpr (att::spec::kIsPacked) {
     if constexpr (att::kCutsWalks) {
@@ -80,6 +80,7 @@ ATT_KERNEL __launch_bounds__(att::sm90::kQueriesThreads)
   const int number = index * kDqShares + att::thread_index() / kWarpgroupThreads;
   const int head = first * group + number / shares;  // of the query heads
   const int b = head / p.heads, h = head - b * p.heads, kv_head = head / group;
+  if constexpr (kStartsQueriesEarly) wait_for_head(p, kv_head);
   const int share = number % shares;
   const int sums = sums_head(p, kv_head) + head - kv_head * group;
   if constexpr (kLoadsKeysApart) {
@@ -87,5 +88,9 @@ ATT_KERNEL __launch_bounds__(att::sm90::kQueriesThreads)
                       TileHasSums{p, b});
   } else {
     convert_shares<1>(p, att::sequence_of(p, b), b, h, sums, share, 1, share + 1, false);
+  }
+  // The launch does not end before the one in front, whose CTAs all run.
+  if (kStartsQueriesEarly && att::block_index() == att::block_count() - 1) {
+    att::wait_for_launches_before();
   }
 }

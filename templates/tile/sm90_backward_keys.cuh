@@ -336,8 +336,10 @@ ATT_FN void make_key_gradients(const BackwardParams& p, const TensorMap* q_map,
     tma_prefetch_map(v_map);
     tma_prefetch_map(do_map);
   }
-  if constexpr (kMakesQueries) let_next_launch_start();
+  if constexpr (kMakesQueries && !kStartsQueriesEarly) let_next_launch_start();
   wait_for_launches_before();
+  // That one looks at counters which the launch in front of this one has zeroed.
+  if constexpr (kStartsQueriesEarly) let_next_launch_start();
   // The ordered queries' launch does not wait for this one: see make_query_gradients().
   if constexpr (!kMakesQueries) let_next_launch_start();
   sync_threads();

@@ -34,6 +34,10 @@ constexpr bool kTakesItems = kDsBuffers > 0 && plan::kTakesItems;
 // Whether a warp of its own finds the items and loads their keys, another one their queries; dV
 // leaves from a place of its own. All heads have sums then.
 constexpr bool kLoadsKeysApart = kTakesItems && (spec::kIsPacked || plan::kAllHaveSums);
+// Whether the launch that brings dQ's sums to rows starts when all CTAs of the main one run, and
+// takes heads as they are done: processors that have no key tile left do so meanwhile. It waits for
+// nobody who is not running.
+constexpr bool kStartsQueriesEarly = kDsBuffers > 0 && kSumsInTurn && !kTakesTurns && !kCutsWalks;
 // Else dV leaves from where V was, and dK from where dS was, so that K may come meanwhile.
 static_assert(!kTakesItems || (kTileQ % kKeys == 0 && kQkSlabs <= kDsBuffers));
 // Whether a warpgroup skips an item's first tile of queries where that is dead for its keys: the

@@ -51,21 +51,38 @@ ATT_FN void load_listed_keys(const ListedItem& item, const TensorMap* map, unsig
   if (leader) mbarrier_arrive(full);
 }
 
+// When consumers have given K back all of the item has been added to its head's sums. `head`:
+// negative, none.
+ATT_FN void tell_sums(const BackwardParams& p, int head) {
+  if (head >= 0 && thread_index() % 32 == 0) arrive(&p.head_counters[head].sums_added);
+}
+
 ATT_FN void load_listed_keys(const BackwardParams& p, const TensorMap* k_map,
                              const TensorMap* v_map, const SharedMemory& shared) {
   unsigned raw_parity = 0;
+  [[maybe_unused]] int head = -1;  // of the item before
   for (unsigned n = 0;; ++n) {
     const unsigned parity = n & 1;
     // Not before the last one is nearly done: who holds one in reserve may end late.
     mbarrier_wait(shared.last_tile_found(), parity ^ 1);
     const ListedItem item = take_listed_item(p, shared, n);
-    if (item.b < 0) return;
+    if (item.b < 0) {
+      if constexpr (kStartsQueriesEarly) {
+        mbarrier_wait(shared.k_empty(), parity ^ 1);
+        tell_sums(p, head);
+      }
+      return;
+    }
     mbarrier_wait(shared.v_empty(), parity ^ 1);  // which comes before k_empty
     load_listed_keys<kVSlabs>(item, v_map, shared.v(), shared.kv_raw(), shared.v_full(),
                               raw_parity);
     mbarrier_wait(shared.k_empty(), parity ^ 1);
     load_listed_keys<kQkSlabs>(item, k_map, shared.k(), shared.kv_raw(), shared.kv_full(),
                                raw_parity);
+    if constexpr (kStartsQueriesEarly) {
+      tell_sums(p, head);
+      head = item.b * p.kv_heads + item.h_kv;
+    }
   }
 }
 

@@ -68,6 +68,14 @@ ATT_FN void wait_for_sums(const BackwardParams& p, int head) {
   while (load_acquire(&p.head_counters[before].shares_free) < shares_of_head(p)) wait_a_while();
 }
 
+// A CTA's, until all of the head's key tiles have been added to its sums.
+ATT_FN void wait_for_head(const BackwardParams& p, int head) {
+  if (thread_index() == 0) {
+    while (load_acquire(&p.head_counters[head].sums_added) < key_tiles(p)) wait_a_while();
+  }
+  sync_threads();
+}
+
 // One thread's, when its CTA has added to the head's sums: whether it is for the CTA to bring them
 // to rows.
 ATT_FN bool is_last_of_head(const BackwardParams& p, int head) {

@@ -146,6 +146,22 @@ TEST(HopperBackwardPlan, NarrowHeadsKeysAreLoadedApartWhereItemsAreShort) {
   EXPECT_TRUE(is_apart(64, 256, ""));  // two key tiles a head
 }
 
+// In order, long narrow heads under a causal mask: as measured, docs/lab/backward.md.
+TEST(HopperBackwardPlan, LongNarrowHeadsInOrderLoadKeysApart) {
+  const AttentionSpec spec =
+      parse_spec(
+          "attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\nmask: causal\ndeterministic: true\n",
+          "t.yaml")
+          .value();
+  for (const int keys : {2048, 8192, 16384}) {
+    const ProblemShape shape{
+        .batch = 16384 / keys, .heads = 32, .kv_heads = 32, .q_len = keys, .kv_len = keys};
+    const auto plan =
+        default_plan(spec, shape, device_facts(Target::kSm90a), Pass::kBackward).value();
+    EXPECT_EQ(to_string(plan), "sm90a backward sm_90a w2 q128 s2 counter apart") << keys;
+  }
+}
+
 // A few short heads under a mask, one by one, end with a long item; off the counter the last ones'
 // long items come first. Where L2 keeps the sums of all heads, loading keys apart costs nothing.
 TEST(HopperBackwardPlan, FewShortHeadsTakeKeyTilesOffACounter) {
