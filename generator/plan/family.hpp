@@ -103,6 +103,7 @@ const FamilyOperations& mla_family();
 const FamilyOperations& sm80_backward_family();
 const FamilyOperations& sm90a_backward_family();
 const FamilyOperations& sm90a_ordered_family();
+const FamilyOperations& sm90a_wide_family();
 const FamilyOperations& cpu_backward_family();
 
 // Rows of an item of packed sequences, at least: it bounds the lists, whose room is promised before

@@ -21,9 +21,9 @@ namespace {
 
 // Best first where several serve one target. A family, or a pass of one, is added by a row here.
 constexpr FamilyAccessor kFamilies[] = {
-    &sm90a_family,         &sm80_family,          &decode_family,
-    &mla_family,           &cpu_family,           &sm90a_backward_family,
-    &sm90a_ordered_family, &sm80_backward_family, &cpu_backward_family};
+    &sm90a_family,         &sm80_family,           &decode_family,     &mla_family,
+    &cpu_family,           &sm90a_backward_family, &sm90a_wide_family, &sm90a_ordered_family,
+    &sm80_backward_family, &cpu_backward_family};
 
 Error family_missing(Family family, Pass pass) {
   return plan_unsupported(fmt::format("this build has no {} kernels of the {} family",

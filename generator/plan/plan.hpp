@@ -13,7 +13,7 @@
 
 namespace attune {
 
-enum class Family : std::uint8_t { kSm80, kSm90a, kCpu, kDecode, kSm90aOrdered, kMla };
+enum class Family : std::uint8_t { kSm80, kSm90a, kCpu, kDecode, kSm90aOrdered, kMla, kSm90aWide };
 std::string_view to_string(Family);
 
 // mma.sync + cp.async, FlashAttention-2's split-Q scheme.
@@ -162,11 +162,20 @@ struct Sm90aOrderedPlan {
   auto operator<=>(const Sm90aOrderedPlan&) const = default;
 };
 
+// The backward pass of wide heads in five products: a warpgroup makes P and dS, one dV and one dK,
+// which share dQ, whose parts are added up in global memory.
+struct Sm90aWidePlan {
+  static constexpr Family kFamily = Family::kSm90aWide;
+  int tile_kv = 80;  // keys of a CTA
+  int stages = 2;    // of queries in shared memory
+  auto operator<=>(const Sm90aWidePlan&) const = default;
+};
+
 struct KernelPlan {
   Pass pass = Pass::kForward;
   Target target = Target::kSm80;
   std::variant<Sm80Plan, Sm90aPlan, CpuPlan, Sm80BackwardPlan, Sm90aBackwardPlan, CpuBackwardPlan,
-               DecodePlan, Sm90aOrderedPlan, MlaPlan>
+               DecodePlan, Sm90aOrderedPlan, MlaPlan, Sm90aWidePlan>
       tile;
   // Into how many residues its kernels take a sequence apart (generator/spec/residues.hpp); its
   // other choices are then those of the spec of one residue, at that one's shape.

@@ -41,6 +41,8 @@ std::string_view to_string(Family family) {
       return "sm90a_ordered";
     case Family::kMla:
       return "mla";
+    case Family::kSm90aWide:
+      return "sm90a_wide";
   }
   return "unknown";
 }

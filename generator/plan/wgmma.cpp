@@ -51,9 +51,10 @@ std::string wgmma_function(const WgmmaChain& chain) {
         chain.transposes_b ? 1 : 0);
   }
 
+  const bool keeps = chain.accumulates || chain.keeps_registers;
   std::vector<std::string> outputs, inputs;
   for (int i = 0; i < registers; ++i) {
-    outputs.push_back(fmt::format("\"{}f\"(d[{}])", chain.accumulates ? '+' : '=', i));
+    outputs.push_back(fmt::format("\"{}f\"(d[{}])", keeps ? '+' : '=', i));
   }
   if (!chain.a_in_registers) inputs.emplace_back("\"r\"(a)");
   for (int i = 0; chain.a_in_registers && i < 4 * chain.steps; ++i) {

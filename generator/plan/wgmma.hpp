@@ -24,6 +24,9 @@ struct WgmmaChain {
   bool a_in_registers;  // or in shared memory
   bool transposes_b;
   bool transposes_a = false;  // in shared memory
+  // Without accumulating: D's registers are the caller's all the same, of one call after the other.
+  // Else the compiler takes others for each, undefined ones, which ptxas keeps all around a loop.
+  bool keeps_registers = false;
 };
 
 // The function `name(d, a, b)`: D's registers; A's, four a step, or its descriptor's low word (see

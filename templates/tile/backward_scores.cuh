@@ -271,8 +271,14 @@ struct RowElements {
     }
   }
 
-  template <int kColumns, typename Products>
-  ATT_MEMBER void probabilities(const Context& c, Products& s, int key, bool full) const {
+  struct NothingKept {
+    ATT_MEMBER void operator()(int, int, float, float) const {}
+  };
+  // Products to P, whose slopes stay in s. `kept` gets P itself: pairs of keys, those of element
+  // e / 2 of block n.
+  template <int kColumns, typename Products, typename Keep = NothingKept>
+  ATT_MEMBER void probabilities(const Context& c, Products& s, int key, bool full,
+                                const Keep& kept = {}) const {
     LiveBits<kColumns> live(full);
     if (!full) {
       for_each<kColumns>(c, key, [&](int n, int e, int q, int k) {
@@ -280,9 +286,13 @@ struct RowElements {
       });
     }
     if constexpr (kSharesReciprocals) to_logistic_cores<kColumns / 8>(c, s);
+    float value[2] = {};
     for_each<kColumns>(c, key, [&](int n, int e, int q, int k) {
       float& x = element(s, n, e);
-      x = probability(c, x, reference[e / 2], q, k, live.is_live(n, e)).slope;
+      const Probability p = probability(c, x, reference[e / 2], q, k, live.is_live(n, e));
+      x = p.slope;
+      value[e % 2] = p.value;
+      if (e % 2 == 1) kept(n, e / 2, value[0], value[1]);
     });
   }
 

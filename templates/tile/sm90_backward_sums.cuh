@@ -16,6 +16,7 @@
 #include "templates/tile/learned_totals.cuh"
 #include "templates/tile/sm90_backward_layout.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
+#include "templates/tile/sm90_query_rows.cuh"
 #include "templates/tile/transpose.cuh"
 
 namespace att {
@@ -83,32 +84,8 @@ ATT_FN bool is_last_of_head(const BackwardParams& p, int head) {
   return is_last && head < sum_heads(p).converted;
 }
 
-// Two rows of dQ, `row` and the eighth one behind it, in four blocks of 8 columns from `column` on,
-// of which each lane of a quad has the accumulators' part.
-ATT_FN void store_query_rows(const BackwardParams& p, const Sequence& sequence, int h, int row,
-                             int column, const float (&numbers)[4][4]) {
-  const float scale = softmax_scale(p);
-  const int own = column + thread_index() % 4 * 8;
-#pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    unsigned words[4];
-#pragma unroll
-    for (int w = 0; w < 4; ++w) {
-      words[w] =
-          pack_2<spec::kDType>(numbers[w][2 * half] * scale, numbers[w][2 * half + 1] * scale);
-    }
-    transpose_quad(words);
-    const int own_row = row + 8 * half;
-    if (own_row < queries_of(p, sequence) && own < spec::kHeadDimQk) {
-      store_global_16(
-          static_cast<char*>(p.d_q) + 2 * (query_offset(sequence, p.d_q_stride, h, own_row) + own),
-          words);
-    }
-  }
-}
-
-// The same of a thread's numbers of 16 queries from `row` on, where rows are columns of dQ: those
-// of two blocks of 8 queries.
+// What store_query_rows() says, of a thread's numbers of 16 queries from `row` on, where rows are
+// columns of dQ: those of two blocks of 8 queries.
 ATT_FN void store_transposed_rows(const BackwardParams& p, const Sequence& sequence, int h, int row,
                                   int column, const float (&numbers)[2][4]) {
   const float scale = softmax_scale(p);

@@ -76,11 +76,11 @@ struct WalkDirection<false> {
 // keys from k0 on; kRotated: without a mask, key tiles that run together begin with different ones.
 // With a mask each lane classifies a tile for one block. The whole warp calls next(). kEitherWay:
 // with a mask some items go downwards. kTellsOfDead: with a mask, blocks that a tile is dead for
-// are told, too.
+// are told, too. kBlockKeys: of a block.
 template <int kTileQ, int kKeyBlocks, bool kRotated, bool kEitherWay = false,
-          bool kTellsOfDead = false>
+          bool kTellsOfDead = false, int kBlockKeys = kKeys>
 struct QueryWalk : WalkDirection<kEitherWay> {
-  static constexpr int kTileKv = kKeyBlocks * kKeys;
+  static constexpr int kTileKv = kKeyBlocks * kBlockKeys;
   // [first, last)
   struct Tiles {
     int first, last;
@@ -108,9 +108,10 @@ struct QueryWalk : WalkDirection<kEitherWay> {
   }
   // Of one of these and a block of the keys.
   static ATT_MEMBER TileClass class_of(const Context& c, int tile, int k0, int block) {
-    const int q0 = tile * kTileQ, key = k0 + block * kKeys;
+    const int q0 = tile * kTileQ, key = k0 + block * kBlockKeys;
     if (block >= kKeyBlocks || key >= c.kv_len) return TileClass::kSkip;
-    return classify_tile(c, q0, min_i32(q0 + kTileQ, c.q_len), key, min_i32(key + kKeys, c.kv_len));
+    return classify_tile(c, q0, min_i32(q0 + kTileQ, c.q_len), key,
+                         min_i32(key + kBlockKeys, c.kv_len));
   }
 
   ATT_MEMBER void begin(const Context& c, int at_k0) {
@@ -138,7 +139,7 @@ struct QueryWalk : WalkDirection<kEitherWay> {
       info.flags = 0;
 #pragma unroll
       for (int i = 0; i < kKeyBlocks; ++i) {
-        if (k0 + (i + 1) * kKeys <= c.kv_len) info.flags |= 1 << i;
+        if (k0 + (i + 1) * kBlockKeys <= c.kv_len) info.flags |= 1 << i;
       }
       return base < tiles.last;
     }
@@ -185,7 +186,7 @@ struct QueryWalk : WalkDirection<kEitherWay> {
     TileClass found = TileClass::kSkip;
     if (tile < tiles.last) found = class_of(c, place(tile), k0, part);
     live = ballot(found != TileClass::kSkip);
-    full = ballot(found == TileClass::kFull && k0 + (part + 1) * kKeys <= c.kv_len);
+    full = ballot(found == TileClass::kFull && k0 + (part + 1) * kBlockKeys <= c.kv_len);
   }
 };
 

@@ -282,6 +282,13 @@ TEST(PlantedSource, OfTheBackwardPassCompiles) {
     ASSERT_FALSE(plans.empty());
     add(*wide, plans.front());
   }
+  const auto wider =
+      parse_spec("attune: 1\nname: t\ndtype: bf16\nhead_dim: 192\nmask: causal\n", "t.yaml");
+  ASSERT_TRUE(wider.ok()) << render(wider.error());
+  const auto wider_plans =
+      legal_plans(*wider, Family::kSm90aWide, device_facts(Target::kSm90a), Pass::kBackward);
+  ASSERT_FALSE(wider_plans.empty());
+  add(*wider, wider_plans.front());
   for (const std::string accuracy : {"fast", "relaxed"}) {
     const auto narrow = parse_spec(
         "attune: 1\nname: t\ndtype: bf16\nhead_dim: 64\naccuracy: " + accuracy + "\n", "t.yaml");

@@ -118,6 +118,33 @@ inline std::vector<Fault> ordered_query_faults() {
   };
 }
 
+// Of wide heads in five products.
+inline std::vector<Fault> wide_gradient_faults() {
+  const std::string in_tile = "now.tile == 3 && now.h == 1 && k0 == 0 ? ";
+  const std::string p = "p_rows[block / 2][block % 2 * 2 + half] = ";
+  const std::string packed = "pack_2<spec::kDType>(low, high);";
+  const std::string d_s = "pack(d, step, ds_rows[step]);";
+  const std::string store = "store(shared.d_s(n), step, ds_rows[step]);";
+  const std::string part = "if (makes_second) add_dq(d_q, ";
+  return {
+      {"P of a tile left out", {{p + packed, p + in_tile + "0u : " + packed}}},
+      {"two neighbours of P exchanged in a tile",
+       {{p + packed, p + in_tile + "pack_2<spec::kDType>(high, low) : " + packed}}},
+      {"dS of a tile left out",
+       {{d_s, "{ " + d_s +
+                  " if (now.tile == 3 && now.h == 1 && k0 == 0) "
+                  "for (unsigned& pair : ds_rows[step]) pair = 0u; }"}}},
+      {"dS of a tile stale", {{store, "if (n != 5) " + store}}},
+      {"a part of dQ added twice", {{part, "if (now.tile == 2) add_dq(d_q, sums); " + part}}},
+      {"a part of dQ left out of a tile", {{part, "if (now.tile != 2) " + part}}},
+      {"the last query head of a group left out",
+       {{"end(h + p.heads / p.kv_heads) {", "end(h + p.heads / p.kv_heads - 1) {"}}},
+      {"dQ's sums of a tile not zeroed",
+       {{"store_global_16(sums + 16 * i, zeros);",
+         "if (first_query != 64) store_global_16(sums + 16 * i, zeros);"}}},
+  };
+}
+
 inline std::vector<Fault> gradient_faults(const KernelPlan& plan) {
   std::vector<Fault> faults = shared_gradient_faults();
   const auto add = [&](const std::vector<Fault>& own) {
@@ -127,6 +154,8 @@ inline std::vector<Fault> gradient_faults(const KernelPlan& plan) {
     add(sm80_gradient_faults());
   } else if (plan.family() == Family::kSm90a) {
     add(sm90_gradient_faults(plan));
+  } else if (plan.family() == Family::kSm90aWide) {
+    add(wide_gradient_faults());
   } else {
     const bool both = std::get<Sm90aOrderedPlan>(plan.tile).both_gradients;
     add(both ? sm90_gradient_faults(plan) : ordered_key_faults());

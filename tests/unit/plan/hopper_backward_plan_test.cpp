@@ -223,6 +223,31 @@ TEST(HopperBackwardPlan, RowsOfShortHeadsAreMadeInTheOpen) {
   EXPECT_EQ(chosen(1, 24, 8, 10240), five + "w2 q64 s2 counter");
 }
 
+// Five products of head dim 192, of what they know.
+TEST(HopperBackwardPlan, WideHeadsHaveFiveProducts) {
+  const DeviceFacts hopper = device_facts(Target::kSm90a);
+  const auto plans = legal_plans(plain_spec(192), Family::kSm90aWide, hopper, Pass::kBackward);
+  ASSERT_EQ(plans.size(), 1u);
+  EXPECT_EQ(to_string(plans.front()), "sm90a_wide backward sm_90a k80 s2");
+  EXPECT_EQ(parse_plan(to_string(plans.front())).value(), plans.front());
+  for (const char* text : {"k64 s2", "k80 s3"}) {
+    const auto plan = parse_plan(std::string("sm90a_wide backward sm_90a ") + text);
+    ASSERT_TRUE(plan.ok()) << text;
+    EXPECT_FALSE(check_plan(plain_spec(192), *plan, hopper).ok()) << text;
+  }
+  EXPECT_FALSE(parse_plan("sm90a_wide backward sm_90a k80").ok());
+  for (const char* lines : {"head_dim: 160\n", "head_dim: 256\n", "head_dim: 192\ndropout: 0.1\n",
+                            "head_dim: 192\ndeterministic: true\n", "head_dim: 192\nlayout: thd\n",
+                            "head_dim: {qk: 192, v: 80}\n"}) {
+    const auto spec =
+        parse_spec(std::string("attune: 1\nname: t\ndtype: bf16\n") + lines, "t.yaml");
+    ASSERT_TRUE(spec.ok()) << render(spec.error());
+    const auto families = families_for(*spec, Target::kSm90a, Pass::kBackward);
+    ASSERT_TRUE(families.ok()) << lines;
+    EXPECT_EQ(std::ranges::count(*families, Family::kSm90aWide), 0) << lines;
+  }
+}
+
 // Both of its kernels are asked for what their layouts take; the compiler checks that it is enough.
 TEST(HopperBackwardPlan, OrderedPlansFitAndRoundTrip) {
   const DeviceFacts hopper = device_facts(Target::kSm90a);
