@@ -99,7 +99,11 @@ class BlockMask(torch_flex.BlockMask):
         if attribute not in _BLOCKS:
             raise AttributeError(f"'BlockMask' object has no attribute '{attribute}'")
         made_of: Any = self._made_of
-        made = _create_blocks(made_of, *self._sizes, self._device, self.BLOCK_SIZE, **self._options)
+
+        def of_positions(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:  # torch counts a method's self
+            return made_of(b, h, q_idx, kv_idx)
+
+        made = _create_blocks(of_positions, *self._sizes, self._device, self.BLOCK_SIZE, **self._options)
         read = []
         for each in _BLOCKS:
             if torch.compiler.is_dynamo_compiling() or each not in vars(self):  # the others were given
