@@ -107,11 +107,6 @@ std::string class_of(const Expr& mask, const HeadExpressions& e, const Environme
          "  return !any ? TileClass::kSkip : every ? TileClass::kFull : TileClass::kPartial;\n";
 }
 
-// What is known of an item whose runs are told comes first.
-std::string in_front(const std::string& of_runs) {
-  return fmt::format("  if (runs_are_told(c)) {{\n{}  }}\n", of_runs);
-}
-
 std::string classify_function(const HeadExpressions& e, const Environment& environment) {
   std::string text =
       "\n"
@@ -123,7 +118,10 @@ std::string classify_function(const HeadExpressions& e, const Environment& envir
   text +=
       "  [[maybe_unused]] const int q_first = q0, q_last = q1 - 1, kv_first = k0, kv_last = k1 - "
       "1;\n";
-  if (e.by_runs) text += in_front(class_of(e.by_runs, e, environment));
+  if (e.by_runs) {
+    text +=
+        fmt::format("  if (runs_are_told(c)) {{\n{}  }}\n", class_of(e.by_runs, e, environment));
+  }
   return text + class_of(e.mask, e, environment) + "}\n";
 }
 
@@ -142,14 +140,11 @@ std::string bounds_function(const HeadExpressions& e, const Environment& environ
     return text + fmt::format("  return {{0, c.{}}};\n}}\n", of_keys ? "kv_len" : "q_len");
   text += of_keys ? "  [[maybe_unused]] const int q_first = q0, q_last = q1 - 1;\n"
                   : "  [[maybe_unused]] const int kv_first = k0, kv_last = k1 - 1;\n";
-  const auto bounds = [&](const Expr& mask) {
-    const auto program = of_keys ? kv_bounds_program(mask) : q_bounds_program(mask);
-    std::string lines;
-    const auto results = emit_program(*program, environment, lines, e.run_slots);
-    return lines + fmt::format("  return {{{}, {}}};\n", results[0], results[1]);
-  };
-  if (e.by_runs) text += in_front(bounds(e.by_runs));
-  return text + bounds(e.mask) + "}\n";
+  // Where runs are not told, those of all positions have no ends, and bounds by runs are wider.
+  const Expr& mask = e.by_runs ? e.by_runs : e.mask;
+  const auto program = of_keys ? kv_bounds_program(mask) : q_bounds_program(mask);
+  const auto results = emit_program(*program, environment, text, e.run_slots);
+  return text + fmt::format("  return {{{}, {}}};\n}}\n", results[0], results[1]);
 }
 
 // A mask by runs, which is simpler for items whose runs are told.

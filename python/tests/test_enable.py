@@ -141,3 +141,22 @@ def test_torch_has_its_own_back():
     assert torch_flex.create_block_mask is create_block_mask
     with pytest.raises(NotImplementedError, match="CPU"):
         flex_attention(*operands())
+
+
+def test_a_block_mask_that_torch_compiles(launches):
+    """As transformers makes them, by a name that it imported before."""
+    leaves = operands()
+    q, k, v = [x.detach() for x in leaves]
+    for length in (LENGTH, LENGTH - 8):
+        mask_mod = mods.document_mask()
+        with pytest.warns(DeprecationWarning, match="_compile"):
+            mask = create_block_mask(mask_mod, BATCH, None, length, length, device="cpu", _compile=True)
+        operands_here = [x[:, :, :length] for x in (q, k, v)]
+        o = flex_attention(*operands_here, block_mask=mask)
+        torch.testing.assert_close(o, plain_attention(*operands_here, None, mask_mod)[0], atol=1e-5, rtol=1e-5)
+    assert launches["forward"] == 2
+
+
+def test_options_of_a_block_mask_by_place():
+    mask = torch_flex.create_block_mask(mods.document_mask(), BATCH, None, LENGTH, LENGTH, "cpu", 16, False, False)
+    assert mask.full_kv_num_blocks is None

@@ -10,7 +10,7 @@ from test_recall import check, translations  # noqa: E402, F401
 
 from attune.torch import _fingerprint  # noqa: E402
 from attune.torch._fingerprint import Fingerprint  # noqa: E402
-from attune.torch._walk import Unknown  # noqa: E402
+from attune.torch._walked import Unknown  # noqa: E402
 
 
 def many(*given):

@@ -254,6 +254,23 @@ def test_blocks_are_made_when_they_are_read():
     assert calls and mask.sparsity() == other.sparsity() and str(mask) == str(other)
 
 
+class Window:
+    width = 5
+
+    def mask_mod(self, b, h, q_idx, kv_idx):
+        return q_idx - kv_idx < self.width
+
+    def __call__(self, *at):
+        return self.mask_mod(*at)
+
+
+@pytest.mark.parametrize("mask_mod", [Window().mask_mod, Window()])
+def test_blocks_of_what_is_no_plain_function(mask_mod):
+    mask = create_block_mask(mask_mod, None, None, 64, 64, device="cpu", BLOCK_SIZE=16)
+    plain = create_block_mask(lambda b, h, i, j: i - j < 5, None, None, 64, 64, device="cpu", BLOCK_SIZE=16)
+    assert torch.equal(mask.to_dense(), plain.to_dense())
+
+
 def test_a_mask_as_long_as_you_like_costs_nothing():
     mask = create_block_mask(mods.causal, 1, 1, 2**28, 2**28, device="cpu")
     assert mask.to("cpu").shape == (1, 1, 2**28, 2**28)

@@ -6,48 +6,50 @@
 #pragma once
 
 #include "templates/ptx/math.cuh"
+#include "templates/ptx/shared_memory.cuh"
+#include "templates/ptx/shuffles.cuh"
 #include "templates/tile/block_ranges.cuh"
-#include "templates/tile/cta_scans.cuh"
 #include "templates/tile/head_support.cuh"
 #include "templates/tile/launch_in_front.cuh"
 #include "templates/work_items.h"
 
 namespace att {
 
-static_assert(kRunThreads == kScanThreads);
-
 // A row's positions are told by a bit each of whether a run begins there, in shared memory. A row
 // of more has no runs.
 constexpr int kMostRunWords = 4096;
-constexpr int kWordsOfThread = kMostRunWords / kRunThreads;
+constexpr int kRunWarps = kRunThreads / 32;
 // Runs of a row that are compared with one another, each with all others.
 constexpr int kMostComparedRuns = kRunThreads;
 
 struct RunTables {
   unsigned starts[kMostRunWords];
-  // The nearest words with a bit before and behind a word; word 0 has one, kNoWord: none.
-  unsigned short before[kMostRunWords], behind[kMostRunWords];
-  int numbers[kMostComparedRuns];  // of the row's runs
+  int numbers[kMostComparedRuns];  // of the row's runs, in any order
+  int runs;                        // that were counted
   int rises, falls, repeats;       // at some run's beginning; some number has two runs
 };
-constexpr unsigned short kNoWord = 0xffff;
 
 ATT_FN int first_bit(unsigned bits) { return highest_bit(bits & (0u - bits)); }
 
-// One row of the tensor, which begins `row` elements behind its data.
+// One row of the tensor, which begins `row` elements behind its data. Each warp has as many words
+// of it as the others, one behind the other.
 struct NumberRow {
   const TensorArg& numbers;
   long long row;
   int length;
 
   ATT_MEMBER int words() const { return tile_count(length, 32); }
+  ATT_MEMBER int words_of_warp() const { return tile_count(words(), kRunWarps); }
+  ATT_MEMBER int first_word() const { return warp_index() * words_of_warp(); }
+  ATT_MEMBER int end_word() const { return min_i32(first_word() + words_of_warp(), words()); }
   ATT_MEMBER int number(int at) const { return load_i32(numbers, row + at); }
 
-  // The bits of all words, and whether numbers rise and fall.
+  // The bits of the warp's words, and whether numbers rise and fall.
   ATT_MEMBER void find_starts(RunTables& tables) const {
     bool rises = false, falls = false;
+    const int end = end_word();
 #pragma unroll 4
-    for (int word = warp_index(); word < words(); word += kRunThreads / 32) {
+    for (int word = first_word(); word < end; ++word) {
       const int at = min_i32(word * 32 + lane_index(), length - 1);
       const int own = number(at), last = number(at > 0 ? at - 1 : 0);
       const bool is_position = word * 32 + lane_index() < length;
@@ -60,85 +62,82 @@ struct NumberRow {
     if (falls) tables.falls = 1;
   }
 
-  // How many runs begin before the thread's words, and in all.
-  ATT_MEMBER CtaScan count_runs(const RunTables& tables) const {
-    int count = 0;
-#pragma unroll
-    for (int i = 0; i < kWordsOfThread; ++i) {
-      const int word = thread_index() * kWordsOfThread + i;
-      if (word < words()) count += bit_count(tables.starts[word]);
-    }
-    return scan_threads(count, 0, [&](int a, int b) { return a + b; });
-  }
-
-  ATT_MEMBER void link_words(RunTables& tables) const {
-    const int first = thread_index() * kWordsOfThread;
-    int least = kNoWord, most = -1;
-#pragma unroll
-    for (int i = 0; i < kWordsOfThread; ++i) {
-      if (first + i >= words() || tables.starts[first + i] == 0) continue;
-      least = min_i32(least, first + i);
-      most = first + i;
-    }
-    int before = scan_threads(most, -1, [&](int a, int b) { return max_i32(a, b); }).before;
-    int behind = scan_threads_behind(least, kNoWord, [&](int a, int b) { return min_i32(a, b); });
-#pragma unroll
-    for (int i = 0; i < kWordsOfThread; ++i) {
-      const int word = first + i, back = first + kWordsOfThread - 1 - i;
-      if (word < words()) {
-        tables.before[word] = static_cast<unsigned short>(before);
-        if (tables.starts[word] != 0) before = word;
-      }
-      if (back < words()) {
-        tables.behind[back] = static_cast<unsigned short>(behind);
-        if (tables.starts[back] != 0) behind = back;
-      }
-    }
-  }
-
-  ATT_MEMBER void compare_runs(RunTables& tables, const CtaScan& runs) const {
-    const int thread = thread_index();
-    int run = runs.before;
+  // Whether no two runs have the same number; false where there are too many to tell.
+  ATT_MEMBER bool are_different(RunTables& tables) const {
+    const int lane = lane_index(), thread = thread_index();
 #pragma unroll 1
-    for (int i = 0; i < kWordsOfThread; ++i) {
-      const int word = thread * kWordsOfThread + i;
-#pragma unroll 1
-      for (unsigned bits = word < words() ? tables.starts[word] : 0; bits != 0; bits &= bits - 1)
-        tables.numbers[run++] = number(word * 32 + first_bit(bits));
+    for (int word = first_word(); word < end_word(); ++word) {
+      const unsigned bits = tables.starts[word];
+      int before = 0;
+      if (lane == 0) before = fetch_add_shared(&tables.runs, bit_count(bits));
+      const int run = shuffle_from(before, 0) + bit_count(bits & ((1u << lane) - 1));
+      if ((bits >> lane & 1) != 0 && run < kMostComparedRuns)
+        tables.numbers[run] = number(word * 32 + lane);
     }
     sync_threads();
-    if (thread < runs.all) {
+    const int runs = tables.runs;
+    if (runs > kMostComparedRuns) return false;
+    if (thread < runs) {
       bool repeats = false;
 #pragma unroll 4
-      for (int other = 0; other < runs.all; ++other)
+      for (int other = 0; other < runs; ++other)
         repeats = repeats || (other != thread && tables.numbers[other] == tables.numbers[thread]);
       if (repeats) tables.repeats = 1;
     }
     sync_threads();
+    return tables.repeats == 0;
+  }
+
+  // The nearest beginning of a run before the warp's words, or behind them, which 32 words at a
+  // time are asked for.
+  ATT_MEMBER int start_before(const RunTables& tables) const {
+#pragma unroll 1
+    for (int end = first_word(); end > 0; end -= 32) {
+      const int word = end - 32 + lane_index();
+      const unsigned found = ballot(word >= 0 && tables.starts[max_i32(word, 0)] != 0);
+      if (found == 0) continue;
+      const int last = end - 32 + highest_bit(found);
+      return last * 32 + highest_bit(tables.starts[last]);
+    }
+    return 0;
+  }
+  ATT_MEMBER int start_behind(const RunTables& tables) const {
+#pragma unroll 1
+    for (int first = end_word(); first < words(); first += 32) {
+      const int word = first + lane_index();
+      const unsigned found =
+          ballot(word < words() && tables.starts[min_i32(word, words() - 1)] != 0);
+      if (found == 0) continue;
+      const int next = first + first_bit(found);
+      return next * 32 + first_bit(tables.starts[next]);
+    }
+    return kRunsEnd;
   }
 
   ATT_MEMBER void store_runs(const RunTables& tables, int* run_begin, int* run_end) const {
-    const unsigned up_to_lane = 0xffffffffu >> (31 - lane_index());
-#pragma unroll 4
-    for (int word = warp_index(); word < words(); word += kRunThreads / 32) {
-      const int at = word * 32 + lane_index();
-      const unsigned bits = tables.starts[word];
-      const unsigned up_to = bits & up_to_lane, above = bits & ~up_to_lane;
-      const int begin_word = up_to != 0 ? word : tables.before[word];
-      const int end_word = above != 0 ? word : tables.behind[word];
-      const int begin =
-          begin_word * 32 + highest_bit(up_to != 0 ? up_to : tables.starts[begin_word]);
-      if (at >= length) continue;
-      run_begin[row + at] = begin == 0 ? kRunsBegin : begin;
-      run_end[row + at] =
-          end_word == kNoWord
-              ? kRunsEnd
-              : end_word * 32 + first_bit(above != 0 ? above : tables.starts[end_word]);
+    const int lane = lane_index();
+    const unsigned up_to_lane = 0xffffffffu >> (31 - lane);
+    int begin = start_before(tables);
+#pragma unroll 1
+    for (int word = first_word(); word < end_word(); ++word) {
+      const unsigned bits = tables.starts[word], up_to = bits & up_to_lane;
+      const int own = up_to != 0 ? word * 32 + highest_bit(up_to) : begin;
+      if (word * 32 + lane < length)
+        run_begin[row + word * 32 + lane] = own == 0 ? kRunsBegin : own;
+      begin = bits != 0 ? word * 32 + highest_bit(bits) : begin;
+    }
+    int end = start_behind(tables);
+#pragma unroll 1
+    for (int word = end_word() - 1; word >= first_word(); --word) {
+      const unsigned bits = tables.starts[word], above = bits & ~up_to_lane;
+      if (word * 32 + lane < length)
+        run_end[row + word * 32 + lane] = above != 0 ? word * 32 + first_bit(above) : end;
+      end = bits != 0 ? word * 32 + first_bit(bits) : end;
     }
   }
 
   ATT_MEMBER void store_none(int* run_begin, int* run_end) const {
-#pragma unroll 4
+#pragma unroll 1
     for (int at = thread_index(); at < length; at += kRunThreads) {
       run_begin[row + at] = kNoRuns;
       run_end[row + at] = kRunsEnd;
@@ -150,23 +149,19 @@ ATT_FN void work_out_runs(const TensorArg& numbers, int row_number, int* run_beg
                           RunTables& tables) {
   const int length = numbers.size[kNumbersDims - 1];
   const NumberRow row = {numbers, static_cast<long long>(row_number) * length, length};
-  if (row.words() > kMostRunWords) return row.store_none(run_begin, run_end);
-  if (thread_index() == 0) tables.rises = tables.falls = tables.repeats = 0;
-  sync_threads();
-  row.find_starts(tables);
-  sync_threads();
-  bool is_told = tables.rises == 0 || tables.falls == 0;
-  if (!is_told) {
-    const CtaScan runs = row.count_runs(tables);
-    if (runs.all <= kMostComparedRuns) {
-      row.compare_runs(tables, runs);
-      is_told = tables.repeats == 0;
-    }
+  bool is_told = row.words() <= kMostRunWords;
+  if (is_told) {
+    if (thread_index() == 0) tables.runs = tables.rises = tables.falls = tables.repeats = 0;
+    sync_threads();
+    row.find_starts(tables);
+    sync_threads();
+    is_told = tables.rises == 0 || tables.falls == 0 || row.are_different(tables);
   }
-  if (!is_told) return row.store_none(run_begin, run_end);
-  row.link_words(tables);
-  sync_threads();
-  row.store_runs(tables, run_begin, run_end);
+  if (is_told) {
+    row.store_runs(tables, run_begin, run_end);
+  } else {
+    row.store_none(run_begin, run_end);
+  }
 }
 
 ATT_FN int number_rows(const ForwardParams& p) {

@@ -19,6 +19,16 @@ ATT_FN void raise_shared(int* most, int value) {
   asm volatile("red.shared.max.s32 [%0], %1;" ::"r"(shared_address(most)), "r"(value) : "memory");
 }
 
+// Adds to a number in shared memory, and tells what it was.
+ATT_FN int fetch_add_shared(int* sum, int value) {
+  int was;
+  asm volatile("atom.shared.add.s32 %0, [%1], %2;"
+               : "=r"(was)
+               : "r"(shared_address(sum)), "r"(value)
+               : "memory");
+  return was;
+}
+
 ATT_FN void store_shared_4(unsigned address, unsigned value) {
   asm volatile("st.shared.b32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }

@@ -118,6 +118,10 @@ inline void atom_shared_add_u32(u32& d, u32 a, u32 b) {
   shared<u32>(a) = d + b;
 }
 inline void red_shared_add_s32(u32 a, u32 b) { shared<u32>(a) += b; }
+inline void atom_shared_add_s32(u32& d, u32 a, u32 b) {
+  d = shared<u32>(a);
+  shared<u32>(a) += b;
+}
 inline void red_shared_max_s32(u32 a, u32 b) {
   int& place = shared<int>(a);
   if (static_cast<int>(b) > place) place = static_cast<int>(b);

@@ -94,14 +94,15 @@ TEST_P(ToldRuns, AreThoseOfNumbersThatHaveOne) {
 TEST_P(ToldRuns, FaultsAreSeen) {
   const std::vector<planted::Fault> faults = {
       {"a run begins a position late",
-       {{"= begin == 0 ? kRunsBegin : begin;", "= begin == 0 ? kRunsBegin : begin + 1;"}}},
+       {{"= own == 0 ? kRunsBegin : own;", "= own == 0 ? kRunsBegin : own + 1;"}}},
       {"a word does not know where a run before it began",
-       {{"if (tables.starts[word] != 0) before = word;",
-         "if (tables.starts[word] != 0) before = first;"}}}};
+       {{"begin = bits != 0 ? word * 32 + highest_bit(bits) : begin;", "begin = word * 32;"}}},
+      {"a warp does not look before its words",
+       {{"int begin = start_before(tables);", "int begin = first_word() * 32;"}}}};
   EXPECT_TRUE(are_found(faults, spec_, kShapes[0], forward_.front()));
   const planted::Fault ends = {
       "a run ends a position early",
-      {{": end_word * 32 + first_bit(", ": end_word * 32 - 1 + first_bit("}}};
+      {{"word * 32 + first_bit(above) : end;", "word * 32 - 1 + first_bit(above) : end;"}}};
   EXPECT_TRUE(is_found(ends, spec_, kShapes[0], backward_.front()));
 }
 
@@ -111,8 +112,7 @@ class UntoldRuns : public Runs {};
 
 TEST_P(UntoldRuns, FaultsAreSeen) {
   const std::vector<planted::Fault> faults = {
-      {"runs are told where a number has two",
-       {{"is_told = tables.repeats == 0;", "is_told = true;"}}},
+      {"runs are told where a number has two", {{"return tables.repeats == 0;", "return true;"}}},
       {"nobody looks whether they are told",
        {{fmt::format("return t0 == ({});", expr::kRunsBegin), "return t0 < 0;"}}}};
   EXPECT_TRUE(are_found(faults, spec_, kShapes[1], forward_.front()));

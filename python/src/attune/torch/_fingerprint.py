@@ -13,7 +13,8 @@ from typing import Any
 
 from attune.torch._guard import check_of
 from attune.torch._kinds import state_of
-from attune.torch._walk import MISSING, Unknown, Walk
+from attune.torch._walk import MISSING, Walk
+from attune.torch._walked import Unknown
 
 _MAX_HINTS = 1024
 _MOST_WALKS = 16  # each meets more names, or is the last; an object may be another at each look

@@ -11,7 +11,7 @@ from attune.torch._code import is_fixed_function, names_of
 from attune.torch._fingerprint import Fingerprint
 from attune.torch._kinds import NAMESPACES, is_named_tuple
 from attune.torch._numbers import Captured, plain
-from attune.torch._walk import Place
+from attune.torch._walked import Place
 
 
 class _Cycle(Exception):

@@ -23,7 +23,7 @@ from attune.torch._opened import open_numbers
 from attune.torch._launch_plan import Scalars
 from attune.torch._plans import ForwardPlan, Variant
 from attune.torch._route import Again, Way
-from attune.torch._walk import Unknown
+from attune.torch._walked import Unknown
 
 _MAX_CALLS = 1024  # of functions with one fingerprint: sizes, types
 _MAX_FINGERPRINTS = 1024

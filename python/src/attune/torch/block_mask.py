@@ -15,7 +15,8 @@ MaskMod = Callable[[Any, Any, Any, Any], Any]
 _BLOCKS = frozenset(inspect.signature(torch_flex.BlockMask).parameters) - {"seq_lengths", "BLOCK_SIZE", "mask_mod"}
 
 _create_blocks = torch_flex.create_block_mask  # whatever stands under the name later
-_CREATE_OPTIONS = frozenset(inspect.signature(_create_blocks).parameters)
+# What it takes behind `_compile`, which depends on torch's version.
+_CREATE_OPTIONS = tuple(inspect.signature(_create_blocks).parameters)[8:]
 
 
 def _version_of(blocks: Any) -> int | None:
@@ -98,7 +99,11 @@ class BlockMask(torch_flex.BlockMask):
         if attribute not in _BLOCKS:
             raise AttributeError(f"'BlockMask' object has no attribute '{attribute}'")
         made_of: Any = self._made_of
-        made = _create_blocks(made_of, *self._sizes, self._device, self.BLOCK_SIZE, **self._options)
+
+        def of_positions(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:  # torch counts a method's self
+            return made_of(b, h, q_idx, kv_idx)
+
+        made = _create_blocks(of_positions, *self._sizes, self._device, self.BLOCK_SIZE, **self._options)
         read = []
         for each in _BLOCKS:
             if torch.compiler.is_dynamo_compiling() or each not in vars(self):  # the others were given
@@ -124,6 +129,7 @@ def create_block_mask(
     device: torch.device | str | None = None,
     BLOCK_SIZE: int | tuple[int, int] = 128,
     _compile: bool = False,
+    *more: Any,
     **options: Any,
 ) -> BlockMask:
     """torch's create_block_mask without its cost: nothing is evaluated, however long the sequences are.
@@ -135,8 +141,10 @@ def create_block_mask(
         device: of the blocks, should they be read; None: the current accelerator, else the CPU.
         BLOCK_SIZE: of the blocks, should they be read: positions, or a pair of queries and keys.
         _compile: ignored.
-        options: whatever else this version of torch takes; for the blocks, should they be read.
+        more, options: whatever else this version of torch takes; for the blocks, should they be read.
     """
+    for name, value in zip(_CREATE_OPTIONS, more, strict=False):  # so does torch's own where _compile is true
+        options[name] = value
     for name in options:  # as torch 2.11 traces it: of a set's difference from a dict's keys it makes an error
         if name not in _CREATE_OPTIONS:
             raise TypeError(f"create_block_mask() got an unexpected keyword argument '{name}'")
