@@ -9,6 +9,7 @@
 #include "generator/expr/lowering.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/live_share.hpp"
+#include "generator/plan/running_maximum.hpp"
 #include "generator/plan/sequence_lengths.hpp"
 #include "generator/plan/sm80_elements.hpp"
 
@@ -127,9 +128,7 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
   if (tile.unroll > elements.most_chunks) {
     return plan_unsupported("operands in parts leave registers for one chunk in a loop body");
   }
-  if (spec.accuracy == Accuracy::kStrict && tile.frozen_max) {
-    return plan_unsupported("the largest exponentials are exact with a running maximum alone");
-  }
+  ATT_CHECK(check_reference(spec, tile.frozen_max));
   const PlanResources needs = resources_of(spec, plan);
   ATT_CHECK(elements.check_copies(spec, needs.threads));
   ATT_CHECK(check_shared_memory(needs, device.shared_memory_per_block_bytes, device));
@@ -174,9 +173,9 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
         }
         // For scores that outgrow every reference, and where the largest exponentials are to be
         // exact: the running maximum throughout.
-        const bool strict = spec.accuracy == Accuracy::kStrict;
+        const bool alone = takes_running_maximum_alone(spec);
         for (const bool q_in_registers : {false, true}) {
-          if (!strict && (stages != 2 || q_in_registers)) continue;
+          if (!alone && (stages != 2 || q_in_registers)) continue;
           add({.tile_q = tile_q,
                .tile_kv = tile_kv,
                .stages = stages,

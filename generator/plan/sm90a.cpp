@@ -10,6 +10,7 @@
 #include "generator/expr/score_line.hpp"
 #include "generator/plan/family.hpp"
 #include "generator/plan/live_share.hpp"
+#include "generator/plan/running_maximum.hpp"
 #include "generator/plan/sm90a_invariant.hpp"
 #include "generator/plan/sm90a_parts.hpp"
 #include "generator/plan/sm90a_pieces.hpp"
@@ -223,9 +224,7 @@ Status check(const AttentionSpec& spec, const KernelPlan& plan, const DeviceFact
       expr::depends_on(spec.score, expr::Variable::kKvIdx)) {
     return plan_unsupported("sums of scores by key are re-centred, and P with them, in registers");
   }
-  if (spec.accuracy == Accuracy::kStrict && tile.frozen_max) {
-    return plan_unsupported("the largest exponentials are exact with a running maximum alone");
-  }
+  ATT_CHECK(check_reference(spec, tile.frozen_max));
   if (tile.pieces != 1) ATT_CHECK(sm90a::check_pieces(spec, tile));
   if (tile.heads_per_group < 0) return plan_unsupported("a negative number of heads a group");
   const PlanResources needs = resources_of(spec, plan);
@@ -281,7 +280,7 @@ std::vector<KernelPlan> legal(const AttentionSpec& spec, const DeviceFacts& devi
          {std::pair{true, false}, {true, true}, {false, false}, {false, true}}) {
       if (ping_pong && !may_take_turns) continue;
       // Elsewhere it is for scores that nothing else serves.
-      if (!frozen_max && ping_pong && spec.accuracy != Accuracy::kStrict) continue;
+      if (!frozen_max && ping_pong && !takes_running_maximum_alone(spec)) continue;
       tile.frozen_max = frozen_max;
       tile.ping_pong = ping_pong;
       tile.schedule = Schedule::kLongestFirst;

@@ -150,6 +150,7 @@ TEST_P(GradientOracleAtLength, IsWhatTheTunerVerifiesWith) {
 
 INSTANTIATE_TEST_SUITE_P(Specs, GradientOracleAtLength,
                          testing::Values("head_dim: 128\nmask: causal\n", "head_dim: 64\n",
+                                         "head_dim: 192\nmask: causal\n",
                                          "head_dim: 128\nmask: causal\naccuracy: relaxed\n",
                                          "head_dim: 64\naccuracy: relaxed\n"));
 

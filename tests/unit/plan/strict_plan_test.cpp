@@ -1,6 +1,8 @@
 // The plans of `accuracy: strict`: whose largest exponentials are exact, and some on every target.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <variant>
 
 #include "generator/plan/family.hpp"
@@ -37,6 +39,25 @@ TEST(StrictPlan, HasARunningMaximum) {
       for (const KernelPlan& plan : plans) EXPECT_FALSE(*frozen_max(plan)) << to_string(plan);
     }
   }
+}
+
+// Of scores whose growth has no other reference, as the search for a row's largest score makes
+// them.
+TEST(StrictPlan, SteepScoresHaveARunningMaximum) {
+  const auto plans_of = [](const char* score) {
+    const auto spec = parse_spec(
+        fmt::format("attune: 1\nname: s\ndtype: bf16\nhead_dim: {{qk: 128, v: 16}}\nscore: {}\n",
+                    score),
+        "s.yaml");
+    EXPECT_TRUE(spec.ok()) << render(spec.error());
+    auto plans = legal_plans(*spec, Family::kSm90a, device_facts(Target::kSm90a));
+    const auto others = legal_plans(*spec, Family::kSm80, device_facts(Target::kSm90a));
+    plans.insert(plans.end(), others.begin(), others.end());
+    return std::ranges::count_if(plans, [](const KernelPlan& plan) { return *frozen_max(plan); });
+  };
+  EXPECT_EQ(plans_of("score * 16777216.0"), 0);
+  EXPECT_EQ(plans_of("(score + 0.1 * (kv_idx - q_idx)) * 16777216.0"), 0);
+  EXPECT_GT(plans_of("score * 16.0"), 0);
 }
 
 TEST(StrictPlan, RefusesAFrozenOne) {
