@@ -112,12 +112,13 @@ def makers(problem, inputs, runtimes):
     return found
 
 
-def run_problem(problem, runtimes, flush, seed, torch, latest=math.inf):
-    """Its row; None where its turn to be timed comes after `latest`, a time of time.monotonic()."""
+def run_problem(problem, runtimes, flush, seed, torch, budget=math.inf):
+    """Its row; None where its turn to be timed comes `budget` seconds after all rows were compiled."""
     with in_turns.compiling():
         entries, live, notes, failures = checked_entries(problem, runtimes, seed, torch)
+    ready = time.monotonic()
     with in_turns.timing():
-        if time.monotonic() > latest:
+        if time.monotonic() - ready > budget:
             return None
         for entry in entries.values():
             notes.update(entry.timed_notes())
@@ -204,13 +205,13 @@ def opened(options, torch):
     return library, runtimes, torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
 
 
-def measured_alone(options, seed, latest, key):
+def measured_alone(options, seed, key):
     """The row of a problem, of a process of its own."""
     import torch
 
     _, runtimes, flush = opened(options, torch)
     index, problem = next(found for found in enumerate(problems.all_problems([key])) if found[1].key == key)
-    return run_problem(problem, runtimes, flush, seed + index, torch, latest)
+    return run_problem(problem, runtimes, flush, seed + index, torch, options.budget)
 
 
 def failed(key, error):
@@ -221,9 +222,8 @@ def failed(key, error):
 
 def rows_of(chosen, options, runtimes, flush, seed, torch):
     """The row of each, as it is known."""
-    started = time.monotonic()
     if options.workers:
-        alone = functools.partial(measured_alone, options, seed, started + options.budget)
+        alone = functools.partial(measured_alone, options, seed)
         keys = [problem.key for problem in chosen]
         for key, row in zip(keys, in_turns.results(alone, failed, keys, options.workers)):
             if row is None:
@@ -231,6 +231,7 @@ def rows_of(chosen, options, runtimes, flush, seed, torch):
             else:
                 yield row
         return
+    started = time.monotonic()
     compile_ahead(chosen, runtimes[options.cache != "":])  # a cache has the code that it was tuned with
     for index, problem in enumerate(chosen):
         if time.monotonic() - started > options.budget:

@@ -125,8 +125,9 @@ bool cuts_queries(const AttentionSpec& spec, const KernelPlan& plan) {
 // The lists of items of packed sequences, and the kernel that makes them.
 std::string item_pass(const AttentionSpec& spec, const KernelPlan& plan) {
   if (!is_packed(spec)) return "";
-  const WorkItem item = launch_recipe(spec, plan).main().item;
-  if (launch_recipe(spec, plan).main().marks_arrivals) return "";
+  const LaunchRecipe recipe = launch_recipe(spec, plan);
+  const WorkItem item = recipe.main().item;
+  if (recipe.main().marks_arrivals) return "";
   if (item == WorkItem::kStretch) return "\n#include \"templates/kernels/stretch_counters.cuh\"\n";
   if (item == WorkItem::kListedPiece) {
     return fmt::format("\n#include \"templates/kernels/{}.cuh\"\n",

@@ -122,8 +122,8 @@ struct Launch {
   std::vector<TensorMapRecipe> tensor_maps = {};
   std::vector<WorkspaceRegion::Content> zeroed = {};  // regions that are zeroed before it
   // It may start before the launch in front has ended (templates/ptx/dependent_launch.cuh): its
-  // kernel reads nothing of that one before it has waited for it, and does not end before it. Not
-  // with regions that are zeroed in between.
+  // kernel reads nothing of that one before it has waited for it, or for a counter that tells of
+  // what it reads, and does not end before it. Not with regions that are zeroed in between.
   bool overlaps_previous = false;
   // Of pieces: its counters of arrivals are as the launch before has left them, whatever that was,
   // and nothing need run in front.

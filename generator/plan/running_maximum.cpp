@@ -9,18 +9,21 @@
 namespace attune {
 namespace {
 
-bool is_steep(const expr::Expr& score) {
+bool is_steep(const AttentionSpec& spec) {
   constexpr double kSteep = 1 << 20;
-  return score && score->op == expr::Op::kMultiply &&
-         std::ranges::any_of(score->args, [](const expr::Expr& factor) {
-           return expr::is_constant(factor) && std::abs(expr::constant_value(factor)) >= kSteep;
-         });
+  if (!spec.score || spec.score->op != expr::Op::kMultiply) return false;
+  // A small scale may make up for a large factor.
+  const double scale =
+      spec.softmax_scale.at_launch ? 1.0 : spec.softmax_scale.value * std::sqrt(spec.head_dim_qk);
+  return std::ranges::any_of(spec.score->args, [&](const expr::Expr& factor) {
+    return expr::is_constant(factor) && std::abs(expr::constant_value(factor)) * scale >= kSteep;
+  });
 }
 
 }  // namespace
 
 bool takes_running_maximum_alone(const AttentionSpec& spec) {
-  return spec.accuracy == Accuracy::kStrict || is_steep(spec.score);
+  return spec.accuracy == Accuracy::kStrict || is_steep(spec);
 }
 
 Status check_reference(const AttentionSpec& spec, bool frozen_max) {

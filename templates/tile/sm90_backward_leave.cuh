@@ -65,6 +65,8 @@ ATT_FN void leave_rows(Consumer& c, const float (&gradient)[whole_steps(kHeadDim
 // of the next item come. With kLoadsKeysApart dV leaves from a place of its own: V comes sooner.
 template <typename Consumer>
 ATT_FN void leave(Consumer& c, float keep_scale, const TensorMap* dk_map, const TensorMap* dv_map) {
+  // Who learns of it tells that the item has been added to its head's sums, by all lanes.
+  if constexpr (kLoadsKeysApart && kStartsQueriesEarly) sync_warp();
   c.warp_arrive(c.shared.k_empty());
   // What has had no register all the while.
   if constexpr (kLoadsKeysApart) c.take(load_listed_item(c.shared.item_slot(c.parity)));

@@ -1,5 +1,6 @@
-// Packed sequences in the sm90a family's backward kernel. TMA knows no sequence: the last tile of
-// one brings rows of the next, which may be anything, and what is stored so would overwrite them.
+// Warps of the sm90a family's backward kernel that find items and load their keys and queries;
+// packed sequences always have them. TMA knows no sequence: the last tile of one brings rows of the
+// next, which may be anything, and what is stored so would overwrite them.
 #pragma once
 
 #include "templates/ptx/fence.cuh"

@@ -14,7 +14,7 @@ namespace sm90 {
 struct TileInfo {
   int tile;   // first query / kTileQ
   int h;      // query head
-  int flags;  // bit i: all of it is live for the i-th 64 keys; or kDropped; kAllOfQueries
+  int flags;  // bit i: all of it is live for the i-th block of keys; or kDropped; kAllOfQueries
   int more;   // 0: this is the work item's last tile; else 1, and what is_dead_for() asks for
 };
 
@@ -59,7 +59,7 @@ ATT_FN TileInfo load_tile_info(unsigned address) {
           shuffle_from(word[3], 0)};
 }
 
-constexpr int kKeys = 64;  // of a block, which tiles are classified for
+constexpr int kKeys = 64;  // of a block, which tiles are classified for, unless a walk says so
 
 // Whether tiles are walked downwards, where that is not the same for all items.
 template <bool kEitherWay>

@@ -15,7 +15,9 @@ constexpr int kScoreBuffers = 2;            // of P, and of dS
 constexpr int kDqColumns = kSlabColumns;    // of a part of dQ that is made at a time
 constexpr int kDqParts = kQkSlabs;          // of a tile
 constexpr int kDqNumbers = kDqColumns / 2;  // of a thread
-// Of these the warpgroup of dV makes all but the last.
+// The warpgroup of dV makes the first one, that of dK the last, and the one between them goes by
+// turns.
+static_assert(kDqParts == 3);
 static_assert(spec::kHeadDimQk % kSlabColumns == 0 && spec::kHeadDimV % kSlabColumns == 0);
 static_assert(kTileKv % 16 == 0 && !plan::kSplitReferences && !plan::kSplitDeltas);
 

@@ -57,6 +57,9 @@ inline std::vector<Fault> sm90_tile_faults() {
            ") for (unsigned& pair : step) pair = ";
   };
   const std::string each_d_s = each_pair("c.ds_operand");
+  const std::string half_of_d_s =
+      "make_ds(half_of<1>(c.s), half_of<1>(c.d), half_of<1>(c.ds_operand));";
+  const std::string each_of_half = each_pair("half_of<1>(c.ds_operand)");
   return {
       {"P of a tile left out",
        {{p + packed, p + in_tile + "0u : " + packed},
@@ -66,11 +69,13 @@ inline std::vector<Fault> sm90_tile_faults() {
        {{d_s + packed, d_s + in_tile + "0u : " + packed},
         {rounded_d_s, rounded_d_s + each_d_s + "0u;"},
         {d_s_of_parts, d_s_of_parts + each_d_s + "0u;"},
+        {half_of_d_s, half_of_d_s + each_of_half + "0u;"},
         {one_d_s, one_d_s + each_d_s + "0u;"}}},
       {"two neighbours of dS exchanged in a tile",
        {{d_s + packed, d_s + in_tile + "pack_2<spec::kDType>(high, low) : " + packed},
         {rounded_d_s, rounded_d_s + each_d_s + "pair >> 16 | pair << 16;"},
         {d_s_of_parts, d_s_of_parts + each_d_s + "pair >> 16 | pair << 16;"},
+        {half_of_d_s, half_of_d_s + each_of_half + "pair >> 16 | pair << 16;"},
         {one_d_s, one_d_s + each_d_s + "pair >> 16 | pair << 16;"}}},
   };
 }

@@ -110,6 +110,25 @@ TEST(HopperBackwardLaunch, WhatAKernelBeginsWithIsPromisedIfNobodyOffersIt) {
   expect_room(spec_of("256"), "sm80 backward sm_90a w8 t64 s2 sums fours");
 }
 
+// Sums of all heads are promised where a kernel begins with a plan that has them, once, and for
+// nothing elsewhere.
+TEST(HopperBackwardLaunch, WideHeadsHaveRoomForSumsWhereTheyUseThem) {
+  const DeviceFacts device = device_facts(Target::kSm90a);
+  const ProblemShape shape{.batch = 4, .heads = 16, .kv_heads = 16, .q_len = 4096, .kv_len = 4096};
+  const AttentionSpec spec = plain_spec(192);
+  const KernelPlan wide = parse_plan("sm90a_wide backward sm_90a k80 s2").value();
+  const KernelPlan ordered = parse_plan("sm90a_ordered backward sm_90a q64 k64 s3").value();
+  const auto sums = [&](const KernelPlan& first) {
+    return std::ranges::count(promised_workspace(spec, first, shape, device),
+                              WorkspaceRegion::Content::kQuerySums, &WorkspaceRegion::content);
+  };
+  EXPECT_EQ(sums(wide), 1);
+  EXPECT_EQ(sums(ordered), 0);
+  const auto needed = launch_recipe(spec, wide).workspace;
+  EXPECT_TRUE(covers(needed, needed));
+  EXPECT_TRUE(covers(promised_workspace(spec, wide, shape, device), needed));
+}
+
 // Hopper's backward pass: the main launch makes rows of heads that come later, not those of the
 // first wave of CTAs, and none under a mask that leaves short heads' CTAs no time for it.
 TEST(HopperBackwardLaunch, TheFirstHeadsHaveTheirRowsBeforeTheMainLaunch) {

@@ -143,6 +143,8 @@ def create_block_mask(
         _compile: ignored.
         more, options: whatever else this version of torch takes; for the blocks, should they be read.
     """
+    if len(more) > len(_CREATE_OPTIONS):
+        raise TypeError(f"create_block_mask() takes at most {len(_CREATE_OPTIONS)} more arguments by place, not {len(more)}")
     for name, value in zip(_CREATE_OPTIONS, more, strict=False):  # so does torch's own where _compile is true
         options[name] = value
     for name in options:  # as torch 2.11 traces it: of a set's difference from a dict's keys it makes an error
