@@ -29,18 +29,25 @@ u32 reduced(const char* what, u32 value, const Join& join) {
   })[0];
 }
 
-// Matrices of 8 x 8: lane 4g + t has elements [g][2t] and [g][2t + 1] in one word.
-u16& element(u32& word, int which) { return reinterpret_cast<u16*>(&word)[which]; }
+// Matrices of 8 x 8: lane 4g + t has elements [g][2t] and [g][2t + 1] in one word. They are reached
+// by shifts: reads through a pointer to halves GCC may put before the writes of words (aliasing).
+u16 element(u32 word, int which) { return static_cast<u16>(word >> 16 * which); }
+void set_element(u32& word, int which, u16 value) {
+  word = (word & ~(0xFFFFu << 16 * which)) | static_cast<u32>(value) << 16 * which;
+}
 
 void copy_matrix_row(int row, bool transposed, unsigned char* memory, Words& words,
                      std::size_t matrix, bool is_load) {
   for (int column = 0; column < 8; ++column) {
     const int g = transposed ? column : row, c = transposed ? row : column;
-    u16& held = element(words[static_cast<std::size_t>(4 * g + c / 2)][matrix], c % 2);
-    if (is_load)
+    u32& word = words[static_cast<std::size_t>(4 * g + c / 2)][matrix];
+    u16 held = element(word, c % 2);
+    if (is_load) {
       std::memcpy(&held, memory + 2 * column, 2);
-    else
+      set_element(word, c % 2, held);
+    } else {
       std::memcpy(memory + 2 * column, &held, 2);
+    }
   }
 }
 
@@ -96,11 +103,12 @@ u32 lanes_of_same(u32 value) {
 
 u32 transposed_matrix(u32 two) {
   return together("movmatrix", {two}, [](Words& words) {
-    Words brought = words;
+    const Words brought = words;
     for (int row = 0; row < 8; ++row) {
       for (int column = 0; column < 8; ++column) {
-        element(words[static_cast<std::size_t>(4 * column + row / 2)][0], row % 2) =
-            element(brought[static_cast<std::size_t>(4 * row + column / 2)][0], column % 2);
+        set_element(
+            words[static_cast<std::size_t>(4 * column + row / 2)][0], row % 2,
+            element(brought[static_cast<std::size_t>(4 * row + column / 2)][0], column % 2));
       }
     }
   })[0];
@@ -125,7 +133,7 @@ void multiply_warp(u32 (&sums)[4], const u32 (&a)[4], const u32 (&b)[2], Element
         float left[16][16], right[16][8];
         for (int lane = 0; lane < kLanes; ++lane) {
           const int g = lane / 4, t = lane % 4;
-          auto& own = words[static_cast<std::size_t>(lane)];
+          const auto& own = words[static_cast<std::size_t>(lane)];
           for (int i = 0; i < 4; ++i) {  // of A: rows g and g + 8, then the other half of columns
             const int row = g + i % 2 * 8;
             if (type == Element::tf32) {

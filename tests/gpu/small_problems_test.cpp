@@ -108,6 +108,8 @@ INSTANTIATE_TEST_SUITE_P(
         Small{"Causal64", "dtype: bf16\nhead_dim: 64\nmask: causal\n"},
         Small{"Causal128", "dtype: bf16\nhead_dim: 128\nmask: causal\n"},
         Small{"Relaxed128", "dtype: bf16\nhead_dim: 128\naccuracy: relaxed\n"},
+        Small{"Tall72", "dtype: bf16\nhead_dim: 72\n", "sm90a backward sm_90a w2 q80 s2"},
+        Small{"Tall128", "dtype: fp16\nhead_dim: 128\n", "sm90a backward sm_90a w2 q80 s2"},
         Small{"InOrder128", "dtype: fp16\nhead_dim: 128\nmask: causal\ndeterministic: true\n"},
         Small{"InOrder64",
               "dtype: bf16\nhead_dim: 64\ndeterministic: true\nscore: 20 * tanh(score / 20)\n"},
