@@ -84,7 +84,8 @@ def _backward_groups(page, version):
 
 
 def body(page):
-    """Of the sections that were made of the forward table's commit; empty when there is no such table."""
+    """Of the sections that were made of the forward table's commit, and of the backward pass those that were made of its
+    dense table's; empty when there is no forward table."""
     made = _made(_section(page, "forward"))
     groups = {}
     for name, column, quotient, peer in SOURCES:
@@ -97,7 +98,11 @@ def body(page):
                 groups.setdefault((_what(name, row), peer), []).append((float(row[column]), exact))
     if not groups:
         return ""
-    groups.update(_backward_groups(page, _version(made)))
+    backward = _made(_section(page, "backward"))
+    if backward:
+        groups.update(_backward_groups(page, _version(backward)))
+        if _version(backward) != _version(made):
+            made += f" Of the backward pass: {backward}"
     lines = ["| problems | rows | beside | least | mean | most |", "| --- | --- | --- | --- | --- | --- |"]
     for (what, peer), ratios in sorted(groups.items(), key=lambda group: group[0][1] == "the best peer"):
         shown, exact = zip(*ratios)

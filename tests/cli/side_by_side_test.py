@@ -142,7 +142,9 @@ class Page(unittest.TestCase):
         self.assertIn("| backward, d 64, full | 2 | the best peer | 1.08 | 1.14 | 1.20 |", text)
         self.assertIn("| backward, masks and scores of one's own | 1 | the best peer | 1.12 |", text)
         other = backward_page.render(forward, "D, G, commit def456. `X`", header, rows)
-        self.assertNotIn("| backward, ", other.split("<!-- summary:end -->")[0], "of another commit")
+        self.assertIn("Of the backward pass: D, G, commit def456.", " ".join(other.split("<!-- summary:end -->")[0].split()))
+        mixed = backward_page.render(text, "D, G, commit def456. `X`", header, rows[2:3])
+        self.assertNotIn("| backward, d 192", mixed.split("<!-- summary:end -->")[0], "of another commit than the dense rows")
 
     def test_a_section_is_replaced_by_all_of_its_rows_alone(self):
         every = [p for p in problems.all_problems() if p.section in ("forward", "dropout")]
