@@ -18,13 +18,13 @@
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/shuffles.cuh"
 #include "templates/ptx/tma.cuh"
-#include "templates/tile/backward_order.cuh"
 #include "templates/tile/backward_rows.cuh"
 #include "templates/tile/backward_scores.cuh"
 #include "templates/tile/learned_gradients.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
 #include "templates/tile/sm90_foreign_rows.cuh"
+#include "templates/tile/sm90_group_walk.cuh"
 #include "templates/tile/sm90_ordered_keys.cuh"
 #include "templates/tile/sm90_ordered_keys_layout.cuh"
 #include "templates/tile/sm90_ordered_listed.cuh"
@@ -37,20 +37,12 @@ namespace sm90 {
 
 // ---- The keys' kernel. CTAs which run together share Q and dO in L2.
 
-struct KeyTile {
-  int b, h_kv, k0;
-  Sequence own = {};  // of packed sequences,
-  int part = 0;       // and of the walk
-};
 ATT_FN KeyTile key_tile(const BackwardParams& p, [[maybe_unused]] const KeysMemory& shared) {
   if constexpr (spec::kIsPacked) {
     const ListedTile tile = load_listed_tile(shared.listed());
     return {tile.b, tile.head, tile.first, tile.own, tile.part};
   }
-  const auto [head, tile] =
-      backward_tile(own_key_tile(p), tile_count(p.kv_len, kKeys), p.batch * p.kv_heads, false);
-  const int b = head / p.kv_heads;
-  return {b, head - b * p.kv_heads, tile * kKeys};
+  return key_tile_at(p, own_key_tile(p), kKeys);
 }
 
 ATT_FN void init_barriers(const KeysMemory& shared) {
@@ -66,46 +58,6 @@ ATT_FN void init_barriers(const KeysMemory& shared) {
   if constexpr (spec::kIsPacked) mbarrier_init(shared.raw(), 2);
   mbarrier_init_fence();
 }
-
-// The live query tiles of all heads that share the keys, one after the other.
-struct GroupWalk {
-  const BackwardParams& p;
-  const KeyTile item;
-  int h;
-  int end;
-  QueryWalk<kTileQ, 1, false> walk;
-
-  ATT_MEMBER GroupWalk(const BackwardParams& p, const KeyTile& item)
-      : p(p), item(item), h(item.h_kv * (p.heads / p.kv_heads)), end(h + p.heads / p.kv_heads) {
-    if constexpr (kCutsWalks) {
-      const WalkPart part = own_part();
-      end = h + part.end_head;
-      h += part.first_head;
-    }
-    begin();
-  }
-  // False when there is none left. The whole warp calls it.
-  ATT_MEMBER bool next(TileInfo& tile) {
-    while (!walk.next(context(), tile)) {
-      if (++h >= end) return false;
-      begin();
-    }
-    tile.h = h;
-    return true;
-  }
-
- private:
-  ATT_MEMBER void begin() {
-    walk.begin(context(), item.k0);
-    if constexpr (kCutsWalks) {
-      walk.keep(own_part().cut(h - item.h_kv * (p.heads / p.kv_heads), walk.tiles));
-    }
-  }
-  ATT_MEMBER WalkPart own_part() const {
-    return spec::kIsPacked ? walk_part(p, item.own.q_len, item.part) : own_walk_part(p);
-  }
-  ATT_MEMBER Context context() const { return item_context(p, item.own, item.b, h, item.h_kv); }
-};
 
 // Of packed sequences, the loader's: K and V with rows of another one, of which dS would be made,
 // and learned from.
@@ -148,7 +100,7 @@ ATT_FN void load_keys_tiles(const BackwardParams& p, const KeyTile& item, const 
     load_slabs<kVSlabs>(shared.v(), slab_bytes(kKeys), v_map, shared.kv_full(), first, item.h_kv,
                         slice, CacheHint::kEvictFirst);
   }
-  GroupWalk walk(p, item);
+  GroupWalk<QueryWalk<kTileQ, 1, false>> walk(p, item);
   TileInfo now, following;
   // An item without tiles is told by one that has no rows.
   bool has_tile = walk.next(now);

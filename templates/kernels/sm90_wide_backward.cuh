@@ -18,11 +18,11 @@
 #include "templates/ptx/shared_memory.cuh"
 #include "templates/ptx/shuffles.cuh"
 #include "templates/ptx/tma.cuh"
-#include "templates/tile/backward_order.cuh"
 #include "templates/tile/backward_rows.cuh"
 #include "templates/tile/learned_totals.cuh"
 #include "templates/tile/sm90_backward_parts.cuh"
 #include "templates/tile/sm90_backward_walk.cuh"
+#include "templates/tile/sm90_group_walk.cuh"
 #include "templates/tile/sm90_query_rows.cuh"
 #include "templates/tile/sm90_wide_gradients.cuh"
 #include "templates/tile/sm90_wide_layout.cuh"
@@ -33,16 +33,6 @@ namespace att {
 namespace sm90 {
 
 constexpr int kQueriesThreads = kDqParts * kWarpgroupThreads;
-
-struct KeyTile {
-  int b, h_kv, k0;
-};
-ATT_FN KeyTile key_tile(const BackwardParams& p) {
-  const auto [head, tile] =
-      backward_tile(block_index(), tile_count(p.kv_len, kTileKv), p.batch * p.kv_heads, false);
-  const int b = head / p.kv_heads;
-  return {b, head - b * p.kv_heads, tile * kTileKv};
-}
 
 ATT_FN void init_barriers(const WideMemory& shared) {
   constexpr int kOne = 4;  // a warpgroup's warps
@@ -62,31 +52,6 @@ ATT_FN void init_barriers(const WideMemory& shared) {
   mbarrier_init_fence();
 }
 
-// The live query tiles of all heads that share the keys, one after the other.
-struct GroupWalk {
-  const BackwardParams& p;
-  const KeyTile item;
-  int h, end;
-  QueryWalk<kTileQ, 1, false, false, false, kTileKv> walk;
-
-  ATT_MEMBER GroupWalk(const BackwardParams& p, const KeyTile& item)
-      : p(p), item(item), h(item.h_kv * (p.heads / p.kv_heads)), end(h + p.heads / p.kv_heads) {
-    walk.begin(context(), item.k0);
-  }
-  // False when there is none left. The whole warp calls it.
-  ATT_MEMBER bool next(TileInfo& tile) {
-    while (!walk.next(context(), tile)) {
-      if (++h >= end) return false;
-      walk.begin(context(), item.k0);
-    }
-    tile.h = h;
-    return true;
-  }
-
- private:
-  ATT_MEMBER Context context() const { return item_context(p, {}, item.b, h, item.h_kv); }
-};
-
 ATT_FN void load_tiles(const BackwardParams& p, const KeyTile& item, const TensorMap* q_map,
                        const TensorMap* k_map, const TensorMap* v_map, const TensorMap* do_map,
                        const WideMemory& shared) {
@@ -98,7 +63,7 @@ ATT_FN void load_tiles(const BackwardParams& p, const KeyTile& item, const Tenso
     load_slabs<kVSlabs>(shared.v(), kKvSlabBytes, v_map, shared.kv_full(), item.k0, item.h_kv,
                         item.b, CacheHint::kEvictFirst);
   }
-  GroupWalk walk(p, item);
+  GroupWalk<QueryWalk<kTileQ, 1, false, false, false, kTileKv>> walk(p, item);
   TileInfo now, following;
   // An item without tiles is told by one that has no rows.
   bool has_tile = walk.next(now);
@@ -171,7 +136,7 @@ ATT_KERNEL __launch_bounds__(att::sm90::kThreads, 1)
   if (thread_index() == 0) init_barriers(shared);
   wait_for_launches_before();
   sync_threads();
-  const KeyTile item = key_tile(p);
+  const KeyTile item = key_tile_at(p, block_index(), kTileKv);
   const int warpgroup = shuffle_from(thread_index() / kWarpgroupThreads, 0);
   if (warpgroup == 0) {
     registers_release_to<kProducerRegisters>();
